@@ -1,0 +1,1 @@
+//! Weir's agent as a library; the `agent` binary is a thin shell around it.

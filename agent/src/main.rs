@@ -1,0 +1,2 @@
+//! The `agent` binary.
+fn main() {}

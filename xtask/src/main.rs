@@ -1,0 +1,2 @@
+//! `cargo xtask`: build, test and demonstrate Weir.
+fn main() {}

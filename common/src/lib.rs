@@ -1,3 +1,16 @@
 //! What Weir's kernel programs and its agent share, written once: the limiters, the packet parser and the layout of
 //! every map. No clock, no map, no allocation.
 #![cfg_attr(not(test), no_std)]
+
+pub mod counters;
+pub mod key;
+mod layout;
+pub mod limiter;
+pub mod packet;
+#[cfg(feature = "user")]
+mod pod;
+pub mod rule;
+pub mod settings;
+pub mod table;
+pub mod throttle;
+pub mod time;

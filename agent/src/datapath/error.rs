@@ -1,0 +1,196 @@
+//! What can go wrong between a policy and the kernel, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use aya::EbpfError;
+use aya::maps::MapError;
+use aya::programs::ProgramError;
+use thiserror::Error;
+
+/// Loading or reading failed.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The agent was built by plain cargo.
+    #[error("this agent was built without its eBPF object: build it with `cargo xtask build`")]
+    NoObject,
+    /// The object in the binary lacks one of the agent's own names.
+    #[error("the eBPF object in this binary is not that of this agent: build both with `cargo xtask build`")]
+    ForeignObject,
+    /// No permission.
+    #[error("loading a BPF program is not permitted: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    NotPermitted,
+    /// The kernel has no BPF, or not what is needed.
+    #[error("this kernel ({release}) cannot do what Weir needs: {what}; Weir needs Linux 5.15 or newer with BPF and BTF")]
+    Kernel {
+        /// `uname -r`.
+        release: String,
+        /// What it said.
+        what: String,
+    },
+    /// The verifier refused.
+    #[error("the kernel's verifier refused program {program}: this is a fault in Weir, please report it with\n{log}")]
+    Verifier {
+        /// Its name.
+        program: &'static str,
+        /// The end of what the verifier said.
+        log: String,
+    },
+    /// The directory of pins cannot be made.
+    #[error("making {} failed: {source}; mount bpffs there: mount -t bpf bpf /sys/fs/bpf", path.display())]
+    PinDirectory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The directory of pins is on another file system.
+    #[error("{} does not lie in a BPF file system: mount it (mount -t bpf bpf /sys/fs/bpf) or name another place under [agent] pins", path.display())]
+    NotBpffs {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A pin cannot be removed.
+    #[error("removing the pin {} failed: {source}", path.display())]
+    Unpin {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No random numbers.
+    #[error("reading random numbers from the kernel failed: {0}")]
+    Random(String),
+    /// The table cannot be mapped.
+    #[error("mapping the table of sources into memory failed: {0}")]
+    Mmap(io::Error),
+    /// A map operation failed.
+    #[error("a BPF map operation failed: {0}")]
+    Map(#[from] MapError),
+    /// A program operation failed.
+    #[error("a BPF program operation failed: {0}")]
+    Program(#[from] ProgramError),
+    /// Everything else of aya's.
+    #[error("loading the eBPF object failed: {0}")]
+    Ebpf(EbpfError),
+}
+
+impl LoadError {
+    /// Sorts out what loading an object can fail of.
+    pub(super) fn from_aya(error: EbpfError) -> Self {
+        match errno(&error) {
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
+            Some(libc::ENOSYS) => kernel("it has no bpf() system call"),
+            Some(libc::ENOMEM) => kernel("not enough memory for its maps: lower max_sources"),
+            _ => Self::Ebpf(error),
+        }
+    }
+
+    /// Sorts out what loading a program can fail of.
+    pub(super) fn from_program(program: &'static str, error: ProgramError) -> Self {
+        match error {
+            ProgramError::LoadError { io_error, verifier_log } => {
+                let log = verifier_log.to_string();
+                if log.trim().is_empty() && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+                    return Self::NotPermitted;
+                }
+                let tail: Vec<&str> = log.lines().rev().take(30).collect();
+                let log = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
+                Self::Verifier { program, log: format!("{io_error}\n{log}") }
+            }
+            error => Self::Program(error),
+        }
+    }
+}
+
+fn kernel(what: &str) -> LoadError {
+    let release = nix::sys::utsname::uname()
+        .map_or_else(|_| "unknown".to_owned(), |name| name.release().to_string_lossy().into_owned());
+    LoadError::Kernel { release, what: what.to_owned() }
+}
+
+/// The system's error number at the bottom of an error, if there is one.
+fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(number) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return Some(number);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Attaching failed; nothing of this attempt is left attached.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// No such interface.
+    #[error("there is no interface {interface} on this host; it has {present}")]
+    NoInterface {
+        /// What was asked for.
+        interface: String,
+        /// What there is.
+        present: String,
+    },
+    /// The hook is taken.
+    #[error("another program holds the XDP hook of {interface}{holder}: take it off (ip link set dev {interface} xdp off), or set attach = \"tc\"")]
+    Taken {
+        /// Which interface.
+        interface: String,
+        /// What is known of the other.
+        holder: String,
+    },
+    /// The driver cannot.
+    #[error("the driver of {interface} does not do native XDP here: {reason}; set attach = \"tc\", or attach = \"generic\" if its cost is acceptable")]
+    NotNative {
+        /// Which interface.
+        interface: String,
+        /// What the kernel said, and what helps.
+        reason: String,
+    },
+    /// No permission.
+    #[error("attaching to {interface} is not permitted: run as root, or with CAP_NET_ADMIN and CAP_BPF")]
+    NotPermitted {
+        /// Which interface.
+        interface: String,
+    },
+    /// Anything else.
+    #[error("attaching to {interface} failed: {source}")]
+    Other {
+        /// Which interface.
+        interface: String,
+        /// What aya said.
+        source: ProgramError,
+    },
+    /// The link cannot be pinned.
+    #[error("pinning the link of {interface} failed: {reason}")]
+    Pin {
+        /// Which interface.
+        interface: String,
+        /// Why.
+        reason: String,
+    },
+    /// A load error on the way.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+impl AttachError {
+    /// Sorts out what attaching can fail of.
+    pub(super) fn from_program(interface: &str, error: ProgramError) -> Self {
+        let interface = interface.to_owned();
+        match errno(&error) {
+            Some(libc::EBUSY | libc::EEXIST) => Self::Taken { holder: super::interface::holder(&interface), interface },
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
+            Some(libc::EOPNOTSUPP) => Self::NotNative { reason: "it does not implement it".to_owned(), interface },
+            Some(libc::ERANGE) => {
+                Self::NotNative { reason: "its MTU is above what the driver allows with XDP: lower it".to_owned(), interface }
+            }
+            Some(libc::EINVAL) => Self::NotNative {
+                reason: "the driver refused; often large receive offload is on (ethtool -K … lro off) or queues are short".to_owned(),
+                interface,
+            },
+            _ => Self::Other { interface, source: error },
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The only user of aya: loads a policy into the kernel, attaches it, and reads back what came of it.
+//!
+//! A policy is a program of its own, with its own read-only maps; what outlives a policy (the table of sources, the
+//! rings, the sightings) is shared by all programs through pins in bpffs. Replacing a policy is therefore one atomic
+//! replacement of the program behind each link, and a packet sees the old policy or the new one.
+
+mod error;
+mod interface;
+mod pins;
+mod sources;
+
+pub use error::{AttachError, LoadError};
+pub use interface::{AttachMode, Attached};
+pub use pins::{Inherited, PinDirectory};
+pub use sources::{SlotView, Sources};
+
+use aya::maps::lpm_trie::Key as TrieKey;
+use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray};
+use aya::programs::Xdp;
+use aya::{Ebpf, EbpfLoader};
+use common::counters::{Counters, Sighted, TableCounters};
+use common::key::{HashSeed, Key};
+use common::settings::{PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+
+use crate::compile::Image;
+
+/// The eBPF object, put in place by `cargo xtask build`; empty if the agent was built without it.
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/weir.o"));
+
+/// How many busy or refused keys are remembered for people to look at.
+const SIGHTINGS: u32 = 16_384;
+
+/// A loaded policy and where it is attached.
+pub struct Datapath {
+    ebpf: Ebpf,
+    settings: Settings,
+    counters: u32,
+    sources: Sources,
+    attached: Vec<Attached>,
+    pins: PinDirectory,
+}
+
+impl Datapath {
+    /// Loads `image` into the kernel, sharing with earlier policies what `pins` holds.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel lacks something, a capability is missing, or the verifier refuses; nothing is left behind.
+    pub fn load(image: &Image, pins: PinDirectory) -> Result<Self, LoadError> {
+        if OBJECT.is_empty() {
+            return Err(LoadError::NoObject);
+        }
+        let mut settings = image.settings;
+        settings.seed = match pins.inherit(&settings)? {
+            Inherited::Table(identity) => identity.seed,
+            Inherited::Nothing => random_seed()?,
+        };
+        settings.multi_buffer = u32::from(kernel_has_multi_buffer());
+        let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
+        let rings = (settings.shape.all_sets() * common::table::SLOTS).saturating_mul(settings.ring_words).max(1);
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global("SETTINGS", &settings, true)
+            .map_max_entries("RULES", (image.rules.len() as u32).max(1))
+            .map_max_entries("PORTS", ports)
+            .map_max_entries("PREFIXES", (image.prefixes.len() as u32).max(1))
+            .map_max_entries("SOURCES", settings.shape.elements())
+            .map_max_entries("RINGS", rings)
+            .map_max_entries("COUNTERS", image.counters())
+            .map_max_entries("SIGHTINGS", SIGHTINGS);
+        for map in pins::SHARED_MAPS {
+            loader.map_pin_path(map, pins.map(map));
+        }
+        let mut ebpf = loader.load(OBJECT).map_err(LoadError::from_aya)?;
+        write_policy(&mut ebpf, image)?;
+        let program: &mut Xdp = ebpf.program_mut("weir_xdp").ok_or(LoadError::ForeignObject)?.try_into()?;
+        program.load().map_err(|error| LoadError::from_program("weir_xdp", error))?;
+        let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
+        table.set(0, TableIdentity::of(&settings), 0)?;
+        let sources = Sources::map(array_of(&ebpf, "SOURCES")?, settings)?;
+        Ok(Self { ebpf, settings, counters: image.counters(), sources, attached: Vec::new(), pins })
+    }
+
+    /// The counters of every row, summed over CPUs.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn counters(&self) -> Result<Vec<Counters>, LoadError> {
+        let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
+        (0..self.counters)
+            .map(|row| Ok(map.get(&row, 0)?.iter().fold(Counters::default(), |sum, cpu| sum.plus(*cpu))))
+            .collect()
+    }
+
+    /// What befell the table of sources, summed over CPUs.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn table_counters(&self) -> Result<TableCounters, LoadError> {
+        let map = PerCpuArray::<_, TableCounters>::try_from(map(&self.ebpf, "TABLE_COUNTERS")?)?;
+        Ok(map.get(&0, 0)?.iter().fold(TableCounters::default(), |sum, cpu| sum.plus(*cpu)))
+    }
+
+    /// The busiest keys and those that were refused.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn sightings(&self) -> Result<Vec<(Key, Sighted)>, LoadError> {
+        let map = HashMap::<_, Key, Sighted>::try_from(map(&self.ebpf, "SIGHTINGS")?)?;
+        // A key that is evicted while the map is walked ends the walk early; what was seen until then is true.
+        Ok(map.iter().map_while(Result::ok).collect())
+    }
+
+    /// What is remembered of one key.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn sighting(&self, key: &Key) -> Result<Option<Sighted>, LoadError> {
+        let map = HashMap::<_, Key, Sighted>::try_from(map(&self.ebpf, "SIGHTINGS")?)?;
+        match map.get(key, 0) {
+            Ok(sighted) => Ok(Some(sighted)),
+            Err(aya::maps::MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The table of sources.
+    #[must_use]
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    /// The constants in force.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Tells the kernel what changes while a policy is in force, in one map write.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn set_runtime(&mut self, runtime: Runtime) -> Result<(), LoadError> {
+        let mut map = Array::<_, Runtime>::try_from(map_mut(&mut self.ebpf, "RUNTIME")?)?;
+        Ok(map.set(0, runtime, 0)?)
+    }
+
+    /// The XDP program, for running it on given packets.
+    ///
+    /// # Errors
+    ///
+    /// When the object is not ours.
+    pub fn xdp(&self) -> Result<&Xdp, LoadError> {
+        Ok(self.ebpf.program("weir_xdp").ok_or(LoadError::ForeignObject)?.try_into()?)
+    }
+}
+
+fn write_policy(ebpf: &mut Ebpf, image: &Image) -> Result<(), LoadError> {
+    let mut rules = Array::<_, common::rule::Rule>::try_from(map_mut(ebpf, "RULES")?)?;
+    for (row, rule) in (0u32..).zip(&image.rules) {
+        rules.set(row, rule, 0)?;
+    }
+    let mut ports = Array::<_, PortSpans>::try_from(map_mut(ebpf, "PORTS")?)?;
+    for (port, spans) in (0u32..).zip(&image.ports) {
+        // Most ports have no limits of their own and share one row's content; rows start out as zero.
+        if *spans != PortSpans::default() {
+            ports.set(port, spans, 0)?;
+        }
+    }
+    let mut prefixes = LpmTrie::<_, [u8; 16], PrefixEntry>::try_from(map_mut(ebpf, "PREFIXES")?)?;
+    for (prefix, entry) in &image.prefixes {
+        prefixes.insert(&TrieKey::new(prefix.length, prefix.address), entry, 0)?;
+    }
+    Ok(())
+}
+
+fn map<'e>(ebpf: &'e Ebpf, name: &'static str) -> Result<&'e aya::maps::Map, LoadError> {
+    ebpf.map(name).ok_or(LoadError::ForeignObject)
+}
+
+fn map_mut<'e>(ebpf: &'e mut Ebpf, name: &'static str) -> Result<&'e mut aya::maps::Map, LoadError> {
+    ebpf.map_mut(name).ok_or(LoadError::ForeignObject)
+}
+
+/// The map data of an array, whose file descriptor can be mapped into memory.
+fn array_of<'e>(ebpf: &'e Ebpf, name: &'static str) -> Result<&'e MapData, LoadError> {
+    match map(ebpf, name)? {
+        aya::maps::Map::Array(data) => Ok(data),
+        _ => Err(LoadError::ForeignObject),
+    }
+}
+
+/// `bpf_xdp_get_buff_len` came with frames in several buffers, Linux 5.18 (commit 0165cc817075).
+fn kernel_has_multi_buffer() -> bool {
+    aya::util::KernelVersion::current().is_ok_and(|version| version >= aya::util::KernelVersion::new(5, 18, 0))
+}
+
+/// A seed nobody can guess, from the kernel's random numbers.
+fn random_seed() -> Result<HashSeed, LoadError> {
+    let mut random = [0u8; 32];
+    getrandom::fill(&mut random).map_err(|error| LoadError::Random(error.to_string()))?;
+    let word = |nth: usize| u64::from_ne_bytes(random[nth * 8..][..8].try_into().unwrap_or_default());
+    Ok(HashSeed::new([word(0), word(1), word(2), word(3)]))
+}

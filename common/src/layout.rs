@@ -1,0 +1,32 @@
+//! What the maps rely on: sizes, alignment, no padding. A violation does not compile.
+
+use crate::counters::{Counters, Sighted, TableCounters, Traffic};
+use crate::key::{HashSeed, Key};
+use crate::rule::{Rule, RuleSpan};
+use crate::settings::{PortSpans, PrefixEntry, Runtime, SPANS, Settings, TableIdentity};
+use crate::table::Shape;
+use crate::time::TickScale;
+
+/// The size of the type is the sum of the sizes of its fields: nothing lies between them.
+macro_rules! no_padding {
+    ($type:ty: $($field:ty),+ $(,)?) => {
+        const _: () = assert!(size_of::<$type>() == 0 $(+ size_of::<$field>())+);
+    };
+}
+
+no_padding!(Key: u64, u64, u32, u32);
+no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
+no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 10], [RuleSpan; SPANS]);
+no_padding!(TableIdentity: HashSeed, Shape, TickScale, u64, u32, u32);
+no_padding!(PortSpans: [u32; 6]);
+no_padding!(PrefixEntry: u32, u16, u16);
+no_padding!(Runtime: u32, u32, u64);
+no_padding!(Traffic: u64, u64);
+no_padding!(Counters: Traffic, Traffic, Traffic, Traffic);
+no_padding!(TableCounters: [u64; 5]);
+no_padding!(Sighted: u64, u64, u64, u64, u32, u32);
+
+const _: () = assert!(size_of::<Rule>() == 64 && align_of::<Rule>() == 64);
+const _: () = assert!(size_of::<Counters>() == 64);
+// Values of per-CPU and hash maps are aligned to 8 bytes by the kernel, and no more.
+const _: () = assert!(align_of::<Counters>() == 8 && align_of::<Sighted>() == 8 && align_of::<PrefixEntry>() <= 8);

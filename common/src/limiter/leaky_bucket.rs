@@ -1,0 +1,69 @@
+//! Leaky bucket, as a virtual finish time.
+//!
+//! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986, in the form of
+//! ITU-T I.371's continuous-state leaky bucket, which is the mirror of its virtual scheduling: what has been poured in
+//! and has not yet leaked out is the distance from now to the finish time. It therefore shares the token bucket's
+//! arithmetic and its error bound; what it adds is the turn of a packet that is delayed instead of refused.
+
+use super::token_bucket::{Costs, TokenBucket};
+use super::{Decision, Rate};
+use crate::time::{TickScale, Ticks, is_alive};
+
+/// A leaky bucket: constant outflow, a queue of `burst`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakyBucket(pub TokenBucket);
+
+impl LeakyBucket {
+    /// A bucket that leaks at `rate` and overflows at `burst` units.
+    #[must_use]
+    pub fn new(rate: Rate, burst: u64, costs: Costs, scale: TickScale) -> Self {
+        Self(TokenBucket::new(rate, burst, costs, scale))
+    }
+
+    /// Decides on `cost` at `now`: it passes if the finish time it would have is within the queue.
+    #[inline(always)]
+    #[must_use]
+    pub fn decide(&self, state: u64, now: Ticks, cost: u64) -> Decision {
+        self.0.decide(state, now, cost)
+    }
+
+    /// When the outflow takes up a packet that finds the bucket in `state`: at once, or after all that came before.
+    #[inline(always)]
+    #[must_use]
+    pub fn departure(state: u64, now: Ticks) -> Ticks {
+        if is_alive(state, now) { state } else { now }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Departures are in order, an emission interval apart while there is a queue, and none is later than the
+        /// queue is long.
+        #[test]
+        fn the_outflow_is_constant_and_in_order(per_second in 1u64..10_000_000, burst in 1u64..500, start in 0u64..1 << 60, gaps in prop::collection::vec(0u64..3_000, 1..400)) {
+            let scale = TickScale::FINEST;
+            let bucket = LeakyBucket::new(Rate::per_second(per_second), burst, Costs::Single, scale);
+            let emission = bucket.0.emission;
+            let (mut state, mut now) = (start, start);
+            let mut last: Option<Ticks> = None;
+            for gap in gaps {
+                now += gap * emission / 1_000;
+                let departure = LeakyBucket::departure(state, now);
+                if let Decision::Pass(next) = bucket.decide(state, now, 1) {
+                    prop_assert!(departure >= now && departure - now <= (burst - 1) * emission);
+                    if let Some(last) = last { prop_assert!(departure - last >= emission); }
+                    if departure > now { prop_assert_eq!(departure, last.unwrap() + emission); }
+                    last = Some(departure);
+                    state = next;
+                } else {
+                    // Overflow: the queue holds more than burst - 1 whole units.
+                    prop_assert!(state - now > (burst - 1) * emission);
+                }
+            }
+        }
+    }
+}

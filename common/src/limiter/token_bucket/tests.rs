@@ -1,0 +1,239 @@
+use super::*;
+use crate::time::HORIZON;
+use proptest::prelude::*;
+
+/// The obvious model: a bucket of tokens, refilled by exact fractions. Tokens are counted in units of 1/`per` of a
+/// token, where a tick adds `count` of them.
+struct Model {
+    count: u128,
+    per: u128,
+    size: u128,
+    tokens: u128,
+    last: u128,
+}
+
+impl Model {
+    fn new(count: u128, per: u128, burst: u64, now: u128) -> Self {
+        let size = u128::from(burst) * per;
+        Self { count, per, size, tokens: size, last: now }
+    }
+
+    fn decide(&mut self, now: u128, cost: u64) -> bool {
+        if now > self.last {
+            self.tokens = (self.tokens + (now - self.last) * self.count).min(self.size);
+            self.last = now;
+        }
+        let price = u128::from(cost) * self.per;
+        if self.tokens < price {
+            return false;
+        }
+        self.tokens -= price;
+        true
+    }
+}
+
+const DAY: u64 = 86_400_000_000_000;
+
+fn rates() -> impl Strategy<Value = Rate> {
+    prop_oneof![
+        (1u64..=100).prop_map(|count| Rate { count, per_nanoseconds: DAY }),
+        (1u64..=10_000).prop_map(|count| Rate { count, per_nanoseconds: 3_600_000_000_000 }),
+        (1u64..=1_000_000).prop_map(Rate::per_second),
+        (1u64..=50_000_000).prop_map(Rate::per_second),
+        Just(Rate::per_second(49_999_999)),
+        Just(Rate { count: 1, per_nanoseconds: DAY }),
+    ]
+}
+
+fn bursts() -> impl Strategy<Value = u64> {
+    prop_oneof![1u64..=10, 1u64..=1_000, 1u64..=10_000_000, Just(1), Just(10_000_000)]
+}
+
+/// Steps of a clock as shares of the emission interval, with stand-stills, long sleeps and jumps back.
+fn steps() -> impl Strategy<Value = Vec<i64>> {
+    let step = prop_oneof![
+        4 => 0i64..3_000,
+        2 => Just(0),
+        1 => 3_000i64..2_000_000,
+        1 => -5_000i64..0,
+    ];
+    prop::collection::vec(step, 1..300)
+}
+
+fn bucket(rate: Rate, burst: u64, costs: Costs) -> (TokenBucket, TickScale) {
+    let scale = TickScale::for_longest_life(rate.nanoseconds_for(burst));
+    (TokenBucket::new(rate, burst, costs, scale), scale)
+}
+
+/// Instants in ticks: starting anywhere, the moment before the clock wraps included.
+fn instants(start: Ticks, steps: &[i64], emission: u64) -> Vec<Ticks> {
+    let mut now = start;
+    steps
+        .iter()
+        .map(|step| {
+            // Thousandths of the emission interval; bounded so that a run stays within the horizon.
+            let delta = (i128::from(*step) * i128::from(emission) / 1_000).clamp(-(1 << 52), 1 << 52) as i64;
+            now = now.wrapping_add_signed(delta);
+            now
+        })
+        .collect()
+}
+
+fn starts() -> impl Strategy<Value = Ticks> {
+    prop_oneof![0u64..1 << 60, Just(0), (0u64..1 << 40).prop_map(|back| u64::MAX - back)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Costs of 1: every verdict is that of the model whose rate is one unit per emission interval.
+    #[test]
+    fn every_verdict_is_that_of_exact_arithmetic(rate in rates(), burst in bursts(), start in starts(), steps in steps()) {
+        let (bucket, _) = bucket(rate, burst, Costs::Single);
+        let mut state = start;
+        // The model reads the same clock without the wrap, and never lets it run backwards.
+        let origin = 1u128 << 80;
+        let mut model = Model::new(1, u128::from(bucket.emission), burst, origin);
+        let mut latest = origin;
+        for now in instants(start, &steps, bucket.emission) {
+            let read = origin.wrapping_add_signed(i128::from(now.wrapping_sub(start) as i64));
+            let clock_is_behind = read < latest;
+            latest = latest.max(read);
+            let expected = model.decide(latest, 1);
+            match bucket.decide(state, now, 1) {
+                Decision::Pass(next) => { prop_assert!(expected); state = next; }
+                // A clock that jumped back sees less room than there is until it has caught up; never more.
+                Decision::Refuse => prop_assert!(!expected || clock_is_behind),
+            }
+            if clock_is_behind && expected { return Ok(()); }
+        }
+    }
+
+    /// At most burst + rate·t by the rate as the operator wrote it, in exact arithmetic, whatever arrives when.
+    #[test]
+    fn never_more_than_burst_plus_rate_times_time(rate in rates(), burst in bursts(), start in starts(), steps in steps(), many in 1u64..400) {
+        let (bucket, scale) = bucket(rate, burst, Costs::Single);
+        let mut state = start;
+        let (mut passed, mut first, mut latest) = (0u128, None, 0i128);
+        for now in instants(start, &steps, bucket.emission) {
+            let first = *first.get_or_insert(now);
+            latest = latest.max(i128::from(now.wrapping_sub(first) as i64));
+            for _ in 0..many {
+                match bucket.decide(state, now, 1) {
+                    Decision::Pass(next) => { state = next; passed += 1; }
+                    Decision::Refuse => break,
+                }
+            }
+            // passed ≤ burst + count × elapsed / per, all in ticks: multiplied out.
+            let per = (u128::from(rate.per_nanoseconds) << scale.left) >> scale.right;
+            prop_assert!(passed.saturating_sub(u128::from(burst)) * per <= u128::from(rate.count) * latest as u128);
+        }
+    }
+
+    /// A source that keeps to its rate is never refused, however long it goes on.
+    #[test]
+    fn a_conforming_source_is_never_refused(rate in rates(), burst in bursts(), start in starts(), lateness in prop::collection::vec(0u64..1_000, 1..500)) {
+        let (bucket, _) = bucket(rate, burst, Costs::Single);
+        let (mut state, mut now) = (start, start);
+        for late in lateness {
+            let Decision::Pass(next) = bucket.decide(state, now, 1) else { panic!("refused a conforming source") };
+            state = next;
+            now = now.wrapping_add(bucket.emission + late.min(bucket.emission));
+        }
+        // The interval kept is the one asked for to one tick.
+        let exact = u128::from(rate.per_nanoseconds) << 40;
+        let scale = TickScale::for_longest_life(rate.nanoseconds_for(burst));
+        let kept = ((u128::from(bucket.emission) << 40) >> scale.left << scale.right) * u128::from(rate.count);
+        let tick = ((1u128 << 40) >> scale.left << scale.right) * u128::from(rate.count);
+        prop_assert!(kept >= exact && kept < exact + tick + (u128::from(rate.count) << scale.right));
+    }
+
+    /// Refused until exactly the wait time: a tick earlier it is refused, at the wait time it passes.
+    #[test]
+    fn refused_until_exactly_the_wait_time(rate in rates(), burst in 1u64..2_000, start in starts(), cost in 1u64..2_000) {
+        let (bucket, _) = bucket(rate, burst, Costs::Many);
+        let cost = cost.min(burst);
+        let mut state = start;
+        while let Decision::Pass(next) = bucket.decide(state, start, 1) { state = next; }
+        let wait = bucket.wait(state, start, cost).unwrap();
+        prop_assert!(wait > 0);
+        prop_assert_eq!(bucket.decide(state, start.wrapping_add(wait - 1), cost), Decision::Refuse);
+        prop_assert!(matches!(bucket.decide(state, start.wrapping_add(wait), cost), Decision::Pass(_)));
+    }
+
+    /// Byte costs up to 64 KiB and rates up to 100 Gbit/s: never above the line, and never a tick a packet below it.
+    #[test]
+    fn byte_costs_are_right_to_a_tick_a_packet(bytes_per_second in 1u64..12_500_000_000, burst in 65_536u64..1 << 32, start in starts(), costs in prop::collection::vec((1u64..=65_536, 0u64..100_000), 1..300)) {
+        let (bucket, scale) = bucket(Rate::per_second(bytes_per_second), burst, Costs::Many);
+        prop_assume!(scale == TickScale::FINEST);
+        let second = 1_000_000_000u128 << scale.left;
+        let mut model = Model::new(u128::from(bytes_per_second), second, burst, 0);
+        // The same bucket with one tick a packet to spare, plus what the interval's own rounding takes.
+        let slow_emission = u128::from(bucket.emission);
+        let (mut state, mut now, mut elapsed) = (start, start, 0u128);
+        for (cost, gap) in costs {
+            now = now.wrapping_add(gap);
+            elapsed += u128::from(gap);
+            let passed = bucket.decide(state, now, cost);
+            if let Decision::Pass(next) = passed {
+                prop_assert!(model.decide(elapsed, cost), "passed what exact arithmetic refuses");
+                state = next;
+            }
+            let charge = u128::from(bucket.charge(cost)) << bucket.emission_shift;
+            prop_assert!(charge >= u128::from(cost) * slow_emission && charge < u128::from(cost) * slow_emission + (1 << bucket.emission_shift));
+        }
+    }
+
+    /// What `remaining` says is what passes, to the unit.
+    #[test]
+    fn remaining_passes_and_one_more_does_not(rate in rates(), burst in bursts(), spent in 0u64..10_000_000, start in starts()) {
+        let (bucket, _) = bucket(rate, burst, Costs::Many);
+        let state = match bucket.decide(start, start, spent.clamp(1, burst)) { Decision::Pass(next) => next, Decision::Refuse => start };
+        let remaining = bucket.remaining(state, start);
+        prop_assert!(remaining == 0 || matches!(bucket.decide(state, start, remaining), Decision::Pass(_)));
+        prop_assert_eq!(bucket.decide(state, start, remaining + 1), Decision::Refuse);
+    }
+
+    /// Taking a charge back leaves what would be there without it, other charges in between included.
+    #[test]
+    fn a_refund_leaves_no_trace(rate in rates(), burst in 3u64..1_000, start in starts(), gap in 0u64..1_000) {
+        let (bucket, _) = bucket(rate, burst, Costs::Single);
+        let Decision::Pass(charged) = bucket.decide(start, start, 1) else { panic!() };
+        let later = start.wrapping_add(gap.min(bucket.emission - 1));
+        let Decision::Pass(both) = bucket.decide(charged, later, 1) else { panic!() };
+        let refunded = bucket.refund(both, charged, later, 1);
+        prop_assert_eq!(refunded, Some(start.wrapping_add(bucket.emission)));
+        prop_assert_eq!(bucket.refund(both, charged, charged, 1), None);
+    }
+
+    /// Any word at all can stand in the map: no panic, and what passes leaves a state within the tolerance.
+    #[test]
+    fn any_state_is_a_state(rate in rates(), burst in bursts(), state: u64, now: u64, cost: u64) {
+        let (bucket, _) = bucket(rate, burst, Costs::Many);
+        if let Decision::Pass(next) = bucket.decide(state, now, cost) {
+            prop_assert!(next.wrapping_sub(now) <= bucket.tolerance);
+            prop_assert!(bucket.tolerance <= HORIZON / 2 + 1);
+        }
+    }
+}
+
+#[test]
+fn the_extremes_keep_their_rates() {
+    for (rate, burst) in [
+        (Rate { count: 1, per_nanoseconds: DAY }, 1),
+        (Rate { count: 1, per_nanoseconds: DAY }, 10_000_000),
+        (Rate::per_second(50_000_000), 1),
+        (Rate::per_second(50_000_000), 10_000_000),
+    ] {
+        let (bucket, scale) = bucket(rate, burst, Costs::Single);
+        let interval = scale.nanoseconds(bucket.emission);
+        assert_eq!(interval, rate.per_nanoseconds / rate.count);
+        let mut state = 7;
+        let mut passed = 0;
+        while let Decision::Pass(next) = bucket.decide(state, 7, 1) {
+            state = next;
+            passed += 1;
+        }
+        assert_eq!(passed, burst);
+    }
+}

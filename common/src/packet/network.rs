@@ -1,0 +1,139 @@
+//! IPv4 and IPv6 headers, fragments and extension headers.
+
+use super::transport::{self, Segment};
+use super::{Address, Bytes, Depth, Packet, Unparsed};
+
+/// Extension headers that are looked through. A longer chain leaves a packet without ports.
+pub const MAX_EXTENSIONS: usize = 8;
+
+/// No header begins further in than this: eight extension headers of some length. Keeps offsets small for the verifier.
+const FURTHEST: usize = 1024;
+
+/// Neighbour discovery: router and neighbour solicitations and advertisements, redirects (RFC 4861).
+const NEIGHBOUR_DISCOVERY: core::ops::RangeInclusive<u8> = 133..=137;
+
+#[inline(always)]
+pub(super) fn ipv4(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -> Result<Packet, Unparsed> {
+    let version = bytes.u8(offset).ok_or(Unparsed::TruncatedAddress)?;
+    let destination = bytes.u32(offset + 16).ok_or(Unparsed::TruncatedAddress)?;
+    let source = bytes.u32(offset + 12).ok_or(Unparsed::TruncatedAddress)?;
+    let header = usize::from(version & 0xf) * 4;
+    if version >> 4 != 4 || header < 20 {
+        return Err(Unparsed::BadVersion);
+    }
+    // Both lie before the addresses, so they can be read.
+    let protocol = bytes.u8(offset + 9).unwrap_or(0);
+    let fragment = bytes.u16(offset + 6).unwrap_or(0);
+    let is_later_fragment = fragment & 0x1fff != 0;
+    let transport_offset = offset + header;
+    let segment = if is_later_fragment {
+        transport::portless(protocol)
+    } else {
+        transport::segment(bytes, transport_offset, protocol, depth)
+    };
+    Ok(packet(
+        Address::from_ipv4_memory(source),
+        Address::from_ipv4_memory(destination),
+        true,
+        offset,
+        transport_offset,
+        segment,
+    ))
+}
+
+#[inline(always)]
+pub(super) fn ipv6(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -> Result<Packet, Unparsed> {
+    let version = bytes.u8(offset).ok_or(Unparsed::TruncatedAddress)?;
+    let destination_lo = bytes.u64(offset + 32).ok_or(Unparsed::TruncatedAddress)?;
+    let destination_hi = bytes.u64(offset + 24).ok_or(Unparsed::TruncatedAddress)?;
+    let source_lo = bytes.u64(offset + 16).ok_or(Unparsed::TruncatedAddress)?;
+    let source_hi = bytes.u64(offset + 8).ok_or(Unparsed::TruncatedAddress)?;
+    if version >> 4 != 6 {
+        return Err(Unparsed::BadVersion);
+    }
+    let source = Address { hi: source_hi, lo: source_lo };
+    let destination = Address { hi: destination_hi, lo: destination_lo };
+    let next = bytes.u8(offset + 6).unwrap_or(59);
+    let hop_limit = bytes.u8(offset + 7).unwrap_or(0);
+
+    let (protocol, transport_offset) = behind_extensions(bytes, next, offset + 40);
+    let mut segment = match transport_offset {
+        0 => transport::portless(protocol),
+        at => transport::segment(bytes, at, protocol, depth),
+    };
+    // A hop limit of 255 cannot have come through a router, so only a neighbour can send these.
+    if protocol == transport::ICMPV6
+        && hop_limit == 255
+        && transport_offset != 0
+        && bytes.u8(transport_offset).is_some_and(|kind| NEIGHBOUR_DISCOVERY.contains(&kind))
+    {
+        segment.is_essential = true;
+    }
+    Ok(packet(source, destination, false, offset, transport_offset, segment))
+}
+
+/// (transport protocol, where its header begins; 0 if there is none to be read).
+#[inline(always)]
+fn behind_extensions(bytes: &(impl Bytes + ?Sized), mut next: u8, mut offset: usize) -> (u8, usize) {
+    for _ in 0..=MAX_EXTENSIONS {
+        match next {
+            // Hop-by-hop, routing, destination options, mobility, host identity, shim6: length in units of eight bytes.
+            0 | 43 | 60 | 135 | 139 | 140 => {
+                let (Some(following), Some(length)) = (bytes.u8(offset), bytes.u8(offset + 1)) else {
+                    return (NONE, 0);
+                };
+                next = following;
+                offset += (usize::from(length) + 1) * 8;
+            }
+            // Authentication: in units of four, less two.
+            51 => {
+                let (Some(following), Some(length)) = (bytes.u8(offset), bytes.u8(offset + 1)) else {
+                    return (NONE, 0);
+                };
+                next = following;
+                offset += (usize::from(length) + 2) * 4;
+            }
+            44 => {
+                let (Some(following), Some(fragment)) = (bytes.u8(offset), bytes.u16(offset + 2)) else {
+                    return (NONE, 0);
+                };
+                next = following;
+                offset += 8;
+                if fragment & 0xfff8 != 0 {
+                    // What follows is the middle of something, unless more extension headers were in the first.
+                    return (next, 0);
+                }
+            }
+            _ => return (next, offset),
+        }
+        if offset > FURTHEST {
+            return (NONE, 0);
+        }
+    }
+    (NONE, 0)
+}
+
+/// No next header: a protocol number that is none of those that limits tell apart.
+const NONE: u8 = 59;
+
+#[inline(always)]
+fn packet(
+    source: Address,
+    destination: Address,
+    is_ipv4: bool,
+    network: usize,
+    transport: usize,
+    segment: Segment,
+) -> Packet {
+    Packet {
+        source,
+        destination,
+        is_ipv4,
+        protocol: segment.protocol,
+        ports: segment.ports,
+        kind: segment.kind,
+        is_essential: segment.is_essential,
+        network_offset: network as u16,
+        transport_offset: transport as u16,
+    }
+}

@@ -1,0 +1,94 @@
+//! TCP, UDP and ICMP: ports, and what a packet is the beginning of.
+
+use super::{Bytes, Depth, Kind, Ports, Protocol};
+
+pub(super) const ICMPV6: u8 = 58;
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// What lies above the addresses.
+#[derive(Clone, Copy)]
+pub(super) struct Segment {
+    pub protocol: Protocol,
+    pub ports: Option<Ports>,
+    pub kind: Kind,
+    pub is_essential: bool,
+}
+
+/// A segment of which only the protocol is known.
+#[inline(always)]
+pub(super) fn portless(protocol: u8) -> Segment {
+    let protocol = match protocol {
+        TCP => Protocol::Tcp,
+        UDP => Protocol::Udp,
+        ICMP | ICMPV6 => Protocol::Icmp,
+        _ => Protocol::Other,
+    };
+    Segment { protocol, ports: None, kind: Kind::Plain, is_essential: false }
+}
+
+/// The segment that begins at `offset`.
+#[inline(always)]
+pub(super) fn segment(bytes: &(impl Bytes + ?Sized), offset: usize, protocol: u8, depth: Depth) -> Segment {
+    let mut segment = portless(protocol);
+    let is_udp = segment.protocol == Protocol::Udp;
+    // DHCP has to be told from other UDP at any depth.
+    if !is_udp && (segment.protocol != Protocol::Tcp || depth < Depth::Ports) {
+        return segment;
+    }
+    let Some(raw) = bytes.u32(offset) else { return segment };
+    let raw = u32::from_be(raw);
+    let ports = Ports { source: (raw >> 16) as u16, destination: raw as u16 };
+    segment.ports = Some(ports);
+    if is_udp {
+        segment.is_essential = is_dhcp(ports);
+        if depth >= Depth::Requests && is_dns_query(bytes, offset + 8, ports) {
+            segment.kind = Kind::Request;
+        }
+    } else if let Some(flags) = bytes.u16(offset + 12) {
+        const SYN: u16 = 0x02;
+        const ACK: u16 = 0x10;
+        if flags & (SYN | ACK) == SYN {
+            segment.kind = Kind::Connection;
+        } else if depth >= Depth::Requests && is_http_request(bytes, offset + usize::from(flags >> 12) * 4) {
+            segment.kind = Kind::Request;
+        }
+    }
+    segment
+}
+
+/// DHCP and DHCPv6 between a client's port and a server's, either way. Whoever sends from such a port to such a port is
+/// not limited by it, which is why no other pair is taken: what listens there is a DHCP client or server or nothing.
+#[inline(always)]
+fn is_dhcp(ports: Ports) -> bool {
+    matches!((ports.source, ports.destination), (67, 67 | 68) | (68, 67) | (546, 547) | (547, 546 | 547))
+}
+
+/// A DNS header that asks: not a response, a standard query, one question or more (RFC 1035, 4.1.1).
+#[inline(always)]
+fn is_dns_query(bytes: &(impl Bytes + ?Sized), payload: usize, ports: Ports) -> bool {
+    ports.destination == 53
+        && bytes.u16(payload + 2).is_some_and(|flags| flags & 0xf800 == 0)
+        && bytes.u16(payload + 4).is_some_and(|questions| questions != 0)
+}
+
+/// A method and the space after it, at the very start of the payload (RFC 9112, 3). The longest, `OPTIONS `, `CONNECT `,
+/// fill eight bytes; the shortest request, `GET / HTTP/1.0` and an empty line, is longer than that.
+#[inline(always)]
+fn is_http_request(bytes: &(impl Bytes + ?Sized), payload: usize) -> bool {
+    let Some(start) = bytes.u64(payload) else { return false };
+    let begins = |method: [u8; 8], length: u32| {
+        let mask = if length == 8 { u64::MAX } else { (1 << (length * 8)) - 1 };
+        start & mask == u64::from_le_bytes(method) & mask
+    };
+    begins(*b"GET \0\0\0\0", 4)
+        || begins(*b"POST \0\0\0", 5)
+        || begins(*b"HEAD \0\0\0", 5)
+        || begins(*b"PUT \0\0\0\0", 4)
+        || begins(*b"DELETE \0", 7)
+        || begins(*b"PATCH \0\0", 6)
+        || begins(*b"OPTIONS ", 8)
+        || begins(*b"CONNECT ", 8)
+        || begins(*b"TRACE \0\0", 6)
+}

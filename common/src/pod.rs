@@ -1,0 +1,16 @@
+//! The only `unsafe` of this crate: the promise that values in maps are plain data.
+
+use crate::counters::{Counters, Sighted, TableCounters};
+use crate::key::Key;
+use crate::rule::Rule;
+use crate::settings::{PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+
+macro_rules! plain {
+    ($($type:ty),* $(,)?) => {$(
+        // SAFETY: repr(C), made of integers only, and `layout` asserts that it has no padding: every bit pattern is a
+        // value, and every byte of a value is initialised.
+        unsafe impl aya::Pod for $type {}
+    )*};
+}
+
+plain!(Counters, Key, PortSpans, PrefixEntry, Rule, Runtime, Settings, Sighted, TableCounters, TableIdentity);

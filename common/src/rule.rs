@@ -1,0 +1,332 @@
+//! A limit as the packet path wants it: one row, one cache line, everything precomputed.
+//!
+//! A limit with tiers is several rules, a soft or elastic one is two; all that one packet is held to lie side by side
+//! (a [`RuleSpan`]), rules of one key next to each other.
+
+use crate::key::Key;
+use crate::limiter::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket};
+
+/// The most rules one packet is held to.
+pub const MAX_RULES: u32 = 16;
+
+/// Which algorithm a rule runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// [`TokenBucket`].
+    TokenBucket = 0,
+    /// [`LeakyBucket`].
+    LeakyBucket = 1,
+    /// [`FixedWindow`].
+    FixedWindow = 2,
+    /// [`SlidingWindow`], two words of state.
+    SlidingWindow = 3,
+    /// [`SlidingLog`], one word and a ring.
+    SlidingLog = 4,
+}
+
+impl Algorithm {
+    /// Words of state in the slot.
+    #[must_use]
+    pub const fn words(self) -> u32 {
+        match self {
+            Self::SlidingWindow => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// What a rule counts by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum KeyKind {
+    /// The other side's address: the source on ingress, the destination on egress.
+    Address = 0,
+    /// The address and the local port.
+    AddressPort = 1,
+    /// The class of the address.
+    Class = 2,
+    /// The interface.
+    Interface = 3,
+}
+
+/// What becomes of a packet that does not conform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Enforcement {
+    /// It is refused.
+    Enforce = 0,
+    /// It is counted as one that would be refused, and passes.
+    Observe = 1,
+    /// It is counted as over the limit; the rule that follows has the last word.
+    Soft = 2,
+    /// As `Soft` while the host has room, as `Enforce` while it has not.
+    Elastic = 3,
+}
+
+/// What becomes of a new key that finds no room in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OnFull {
+    /// Its packets pass uncounted.
+    Pass = 0,
+    /// Its packets are refused.
+    Throttle = 1,
+    /// It shares one bucket with all others that found none.
+    Share = 2,
+}
+
+/// What is done with a packet that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Action {
+    /// Dropped.
+    Drop = 0,
+    /// Answered: TCP reset, or ICMP administratively prohibited.
+    Reject = 1,
+    /// Passed on, marked.
+    Mark = 2,
+    /// Delayed (egress).
+    Shape = 3,
+}
+
+/// One row of the map of rules. Enums are stored as bytes, since every bit pattern is valid in a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Rule {
+    /// Token and leaky bucket: ticks a unit, times 2^`shift`. Windows and log: T in ticks.
+    pub interval: u64,
+    /// Token and leaky bucket: the burst in ticks.
+    pub tolerance: u64,
+    /// The burst or N, in units.
+    pub most: u64,
+    /// The limit's IPv6 prefix, as a mask in network byte order.
+    pub mask_hi: u64,
+    /// Its second half.
+    pub mask_lo: u64,
+    /// The limit's IPv4 prefix, as a mask in network byte order.
+    pub mask_ipv4: u32,
+    /// Index of the counters of this rule.
+    pub counter: u32,
+    /// Which set of limits shares a slot: [`Key::group`].
+    pub group: u16,
+    /// Where in the slot's part of the rings the log of this rule begins, in words.
+    pub ring: u16,
+    /// [`Algorithm`].
+    pub algorithm: u8,
+    /// [`KeyKind`].
+    pub key: u8,
+    /// 1: a packet costs its length in bytes; 0: it costs 1.
+    pub bytes: u8,
+    /// First word of the state in the slot, 1 to 7.
+    pub position: u8,
+    /// Token and leaky bucket: fraction bits of `interval`; the others: low bits of a state that hold the count.
+    pub shift: u8,
+    /// Sliding window: [`SlidingWindow::share_shift`].
+    pub share_shift: u8,
+    /// [`Enforcement`].
+    pub enforcement: u8,
+    /// [`OnFull`].
+    pub on_full: u8,
+    /// [`Action`].
+    pub action: u8,
+    /// 1: the first rule of its key in the span.
+    pub opens_key: u8,
+    /// 1: the last rule of its key in the span.
+    pub closes_key: u8,
+    /// Always 0.
+    pub _pad: u8,
+}
+
+impl Rule {
+    /// The row for a rule that does nothing yet: rows are made by filling one in.
+    pub const EMPTY: Self = Self {
+        interval: 1,
+        tolerance: 0,
+        most: 0,
+        mask_hi: 0,
+        mask_lo: 0,
+        mask_ipv4: 0,
+        counter: 0,
+        group: 0,
+        ring: 0,
+        algorithm: 0,
+        key: 0,
+        bytes: 0,
+        position: 1,
+        shift: 0,
+        share_shift: 0,
+        enforcement: 0,
+        on_full: 0,
+        action: 0,
+        opens_key: 1,
+        closes_key: 1,
+        _pad: 0,
+    };
+
+    /// Whether the rule runs this algorithm.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is(&self, algorithm: Algorithm) -> bool {
+        self.algorithm == algorithm as u8
+    }
+
+    /// Whether the rule is a token bucket, or a leaky one, which is the same arithmetic.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_bucket(&self) -> bool {
+        self.algorithm <= Algorithm::LeakyBucket as u8
+    }
+
+    /// The rule as a token bucket.
+    #[inline(always)]
+    #[must_use]
+    pub fn token_bucket(&self) -> TokenBucket {
+        TokenBucket {
+            emission: self.interval,
+            emission_shift: u32::from(self.shift),
+            tolerance: self.tolerance,
+            burst: self.most,
+        }
+    }
+
+    /// The rule as a leaky bucket.
+    #[inline(always)]
+    #[must_use]
+    pub fn leaky_bucket(&self) -> LeakyBucket {
+        LeakyBucket(self.token_bucket())
+    }
+
+    /// The rule as a fixed window.
+    #[inline(always)]
+    #[must_use]
+    pub fn fixed_window(&self) -> FixedWindow {
+        FixedWindow { window: self.interval, most: self.most, count_bits: u32::from(self.shift) }
+    }
+
+    /// The rule as a sliding window.
+    #[inline(always)]
+    #[must_use]
+    pub fn sliding_window(&self) -> SlidingWindow {
+        SlidingWindow {
+            window: self.interval,
+            most: self.most,
+            low_bits: u32::from(self.shift),
+            share_shift: u32::from(self.share_shift),
+        }
+    }
+
+    /// The rule as a sliding log.
+    #[inline(always)]
+    #[must_use]
+    pub fn sliding_log(&self) -> SlidingLog {
+        SlidingLog { window: self.interval, most: self.most as u32, place_bits: u32::from(self.shift) }
+    }
+
+    /// Fills in what is particular to a token bucket.
+    #[must_use]
+    pub fn with_token_bucket(self, bucket: TokenBucket) -> Self {
+        Self {
+            algorithm: Algorithm::TokenBucket as u8,
+            interval: bucket.emission,
+            tolerance: bucket.tolerance,
+            most: bucket.burst,
+            shift: bucket.emission_shift as u8,
+            ..self
+        }
+    }
+
+    /// Fills in what is particular to a leaky bucket.
+    #[must_use]
+    pub fn with_leaky_bucket(self, bucket: LeakyBucket) -> Self {
+        Self { algorithm: Algorithm::LeakyBucket as u8, ..self.with_token_bucket(bucket.0) }
+    }
+
+    /// Fills in what is particular to a fixed window.
+    #[must_use]
+    pub fn with_fixed_window(self, limiter: FixedWindow) -> Self {
+        Self {
+            algorithm: Algorithm::FixedWindow as u8,
+            interval: limiter.window,
+            most: limiter.most,
+            shift: limiter.count_bits as u8,
+            ..self
+        }
+    }
+
+    /// Fills in what is particular to a sliding window.
+    #[must_use]
+    pub fn with_sliding_window(self, limiter: SlidingWindow) -> Self {
+        Self {
+            algorithm: Algorithm::SlidingWindow as u8,
+            interval: limiter.window,
+            most: limiter.most,
+            shift: limiter.low_bits as u8,
+            share_shift: limiter.share_shift as u8,
+            ..self
+        }
+    }
+
+    /// Fills in what is particular to a sliding log.
+    #[must_use]
+    pub fn with_sliding_log(self, limiter: SlidingLog) -> Self {
+        Self {
+            algorithm: Algorithm::SlidingLog as u8,
+            interval: limiter.window,
+            most: u64::from(limiter.most),
+            shift: limiter.place_bits as u8,
+            ..self
+        }
+    }
+
+    /// The key under which `subject` is counted.
+    #[inline(always)]
+    #[must_use]
+    pub fn key_of(&self, subject: &Subject) -> Key {
+        let group = u32::from(self.group);
+        if self.key >= KeyKind::Class as u8 {
+            let extra = if self.key == KeyKind::Class as u8 { subject.class } else { subject.interface };
+            return Key { hi: 0, lo: 0, extra, group };
+        }
+        let (hi, lo) = if subject.is_ipv4 != 0 {
+            // The first half of the second word is the prefix of IPv4-mapped addresses.
+            (subject.hi, subject.lo & (u64::from(self.mask_ipv4) << 32 | 0xffff_ffff))
+        } else {
+            (subject.hi & self.mask_hi, subject.lo & self.mask_lo)
+        };
+        let extra = if self.key == KeyKind::AddressPort as u8 { subject.local_port } else { 0 };
+        Key { hi, lo, extra, group }
+    }
+}
+
+/// What of a packet the rules look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Subject {
+    /// First half of the other side's address, in network byte order, IPv4-mapped for IPv4.
+    pub hi: u64,
+    /// Second half.
+    pub lo: u64,
+    /// 1: IPv4, and its mask applies; 0: IPv6.
+    pub is_ipv4: u32,
+    /// The port on this host, in host byte order; 0 if it has none.
+    pub local_port: u32,
+    /// The class of the address.
+    pub class: u32,
+    /// The interface's index.
+    pub interface: u32,
+    /// The frame's length in bytes.
+    pub length: u32,
+    /// Always 0.
+    pub _pad: u32,
+}
+
+/// The rules that a packet is held to: `count` rows from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct RuleSpan {
+    /// Index of the first row.
+    pub first: u32,
+    /// Number of rows, at most [`MAX_RULES`].
+    pub count: u32,
+}

@@ -1,0 +1,183 @@
+//! What a policy fixes for every packet: the constants that a program is loaded with.
+//!
+//! They are read-only when the program is verified, so that what a policy does not use is not part of the program.
+
+use crate::key::HashSeed;
+use crate::packet::{Kind, Protocol};
+use crate::rule::RuleSpan;
+use crate::table::Shape;
+use crate::time::TickScale;
+
+/// Rows of [`Settings::spans`]: protocols times kinds of packet.
+pub const SPANS: usize = 12;
+
+/// The constants of a loaded program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Settings {
+    /// The secret of the table of sources.
+    pub seed: HashSeed,
+    /// How the table is cut.
+    pub shape: Shape,
+    /// How long a tick is.
+    pub scale: TickScale,
+    /// Stands for what the groups of keys are and which state of a slot is whose.
+    pub groups: u64,
+    /// Words of ring of each slot.
+    pub ring_words: u32,
+    /// The most rules of any span.
+    pub most_rules: u32,
+    /// Rows of rules for one multiplier; the rows for the next one follow.
+    pub rules_per_grade: u32,
+    /// [`crate::packet::Depth`]: how far packets have to be parsed.
+    pub depth: u32,
+    /// 1: some limit is for certain ports, so the map of ports has to be asked.
+    pub ports_in_use: u32,
+    /// 1: some prefix has a class or is never limited.
+    pub prefixes_in_use: u32,
+    /// 1: some limit is elastic.
+    pub elastic_in_use: u32,
+    /// 1: frames may come in several buffers, and the kernel can tell their whole length.
+    pub multi_buffer: u32,
+    /// 1: the clock is what user space wrote into [`Runtime`]; for tests.
+    pub given_clock: u32,
+    /// 1: nothing is refused, only counted.
+    pub observe: u32,
+    /// What packets are held to that are to or from a port without limits of its own.
+    pub spans: [RuleSpan; SPANS],
+}
+
+impl Settings {
+    /// No policy: every packet passes. What a program holds until the agent writes its own.
+    pub const NONE: Self = Self {
+        seed: HashSeed::new([0; 4]),
+        shape: Shape { sets: 1, slot_words: 2 },
+        scale: TickScale::FINEST,
+        groups: 0,
+        ring_words: 0,
+        most_rules: 0,
+        rules_per_grade: 0,
+        depth: 0,
+        ports_in_use: 0,
+        prefixes_in_use: 0,
+        elastic_in_use: 0,
+        multi_buffer: 0,
+        given_clock: 0,
+        observe: 0,
+        spans: [RuleSpan { first: 0, count: 0 }; SPANS],
+    };
+}
+
+/// The row of [`Settings::spans`] and of [`PortSpans`] for a packet.
+#[inline(always)]
+#[must_use]
+pub const fn span_index(protocol: Protocol, kind: Kind) -> usize {
+    let protocol = match protocol {
+        Protocol::Tcp => 0,
+        Protocol::Udp => 3,
+        Protocol::Icmp => 6,
+        Protocol::Other => 9,
+    };
+    protocol
+        + match kind {
+            Kind::Plain => 0,
+            Kind::Connection => 1,
+            Kind::Request => 2,
+        }
+}
+
+/// What TCP and UDP packets on one local port are held to: rows 0 to 5 of [`span_index`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct PortSpans {
+    /// `first << 8 | count` each.
+    pub packed: [u32; 6],
+}
+
+impl PortSpans {
+    /// Packs a span.
+    #[must_use]
+    pub const fn pack(span: RuleSpan) -> u32 {
+        span.first << 8 | span.count & 0xff
+    }
+
+    /// Unpacks a span.
+    #[inline(always)]
+    #[must_use]
+    pub const fn unpack(packed: u32) -> RuleSpan {
+        RuleSpan { first: packed >> 8, count: packed & 0xff }
+    }
+}
+
+/// What the agent changes while the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Runtime {
+    /// 1: the host has room, and elastic limits may give more than their rate.
+    pub has_room: u32,
+    /// Number of prefixes that are banned; 0 spares the packet the look-up.
+    pub bans: u32,
+    /// The clock in nanoseconds where [`Settings::given_clock`] is set.
+    pub nanoseconds: u64,
+}
+
+/// What the longest matching prefix says of an address. Prefixes are in network byte order, IPv4 as IPv4-mapped IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct PrefixEntry {
+    /// The class, 0 for the default one.
+    pub class: u32,
+    /// Which rows of rules apply: the index of the class's multiplier.
+    pub grade: u16,
+    /// [`PrefixEntry::NEVER_LIMIT`] and others.
+    pub flags: u16,
+}
+
+impl PrefixEntry {
+    /// The address is never throttled, whatever else is said.
+    pub const NEVER_LIMIT: u16 = 1;
+    /// The address is of a class that no limit applies to.
+    pub const UNLIMITED: u16 = 2;
+}
+
+/// What a table of sources has to have in common with a policy that goes on with it. Pinned beside the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct TableIdentity {
+    /// The secret that its keys were hashed with.
+    pub seed: HashSeed,
+    /// How it is cut.
+    pub shape: Shape,
+    /// How long a tick is.
+    pub scale: TickScale,
+    /// [`Settings::groups`].
+    pub groups: u64,
+    /// Words of ring of each slot.
+    pub ring_words: u32,
+    /// [`TableIdentity::VERSION`] of the agent that made it.
+    pub version: u32,
+}
+
+impl TableIdentity {
+    /// Changes whenever a word of the table, the rings or the sightings comes to mean something else.
+    pub const VERSION: u32 = 1;
+
+    /// The identity of a table made for `settings`.
+    #[must_use]
+    pub const fn of(settings: &Settings) -> Self {
+        Self {
+            seed: settings.seed,
+            shape: settings.shape,
+            scale: settings.scale,
+            groups: settings.groups,
+            ring_words: settings.ring_words,
+            version: Self::VERSION,
+        }
+    }
+
+    /// Whether a policy with `settings`, whatever its seed, can go on with this table.
+    #[must_use]
+    pub fn fits(&self, settings: &Settings) -> bool {
+        *self == Self { seed: self.seed, ..Self::of(settings) }
+    }
+}

@@ -1,0 +1,295 @@
+//! The table of sources: who is where, and who may take whose place.
+//!
+//! A state that has decayed is no state: forgetting it changes no verdict. So the table holds only those sources whose
+//! allowance is not whole at this moment, and knows exactly which places are free: those whose time has passed. A flood
+//! of made-up sources, each seen once, occupies (packets a second × emission interval) places and pushes out nobody.
+//!
+//! The table is an array of sets of four slots. A slot has 2, 4 or 8 words: a head, and the states of all limits that
+//! count by the same key. With one limit a set is one cache line, and with up to seven a slot is. A head is
+//!
+//! ```text
+//! 63        32 31    30     16 15        8 7         0
+//! hash         lock  group     refused     passed
+//! ```
+//!
+//! where the two counters are modulo 256 (the caller carries them on), and the lock is used in the first head of a set
+//! only. A hash of 0 is a free slot.
+//!
+//! Updates of states are lock-free. Only taking a slot locks the set, by compare-and-swap with a bounded number of
+//! tries, so that two CPUs that meet a new source at once never make two buckets for it.
+//!
+//! The kernel runs this on a BPF array; user space runs it on its own memory, and its tests on both.
+
+use crate::key::{Hash, Key};
+use crate::time::{Ticks, is_alive};
+
+/// Slots of a set.
+pub const SLOTS: u32 = 4;
+/// Words of the widest slot.
+pub const WIDEST_SLOT: u32 = 8;
+/// Words of the widest set, and of an element of the kernel's array, which holds one, two or four sets.
+pub const ELEMENT_WORDS: u32 = SLOTS * WIDEST_SLOT;
+/// In place of the first word of a slot: there is none.
+pub const NO_SLOT: u32 = u32::MAX;
+/// How often a CPU looks again at a set that another one has locked.
+pub const LOCK_TRIES: u32 = 16;
+
+/// Sets behind those that hashes name: for the buckets that new keys share where the table is full of busier ones.
+pub const OVERFLOW_SETS: u32 = 64;
+
+const LOCK: u64 = 1 << 31;
+/// What of a head names the key.
+const TAG: u64 = !(LOCK | 0xffff);
+const GROUP: u64 = 0x7fff_0000;
+const HASH: u64 = 0xffff_ffff << 32;
+/// Groups are numbered below this.
+pub const MAX_GROUPS: u32 = 1 << 15;
+
+/// The counters in a head, and what they are modulo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotCounter {
+    /// Packets of this key that passed.
+    Passed,
+    /// Packets of this key that were refused.
+    Refused,
+}
+
+/// One set of the table, shared by CPUs. Its words are numbered from 0.
+pub trait Set: Copy {
+    /// Reads a word.
+    fn load(self, word: u32) -> u64;
+    /// Writes a word of a slot that the caller has locked.
+    fn store(self, word: u32, value: u64);
+    /// Replaces `current` by `new` and returns what was there: `current` if it was replaced. Sequentially consistent.
+    fn compare_exchange(self, word: u32, current: u64, new: u64) -> u64;
+    /// Writes a word and returns what was there. Sequentially consistent.
+    fn exchange(self, word: u32, value: u64) -> u64;
+    /// Sets bits of a word and returns what was there. Sequentially consistent.
+    fn fetch_or(self, word: u32, bits: u64) -> u64;
+    /// Keeps only `bits` of a word. Sequentially consistent.
+    fn and(self, word: u32, bits: u64);
+    /// Adds to one of the counters of a head without disturbing the rest; two CPUs at once may lose one count.
+    fn count(self, word: u32, counter: SlotCounter) -> u8;
+}
+
+/// How the table is cut into sets and slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Shape {
+    /// Number of sets that hashes name.
+    pub sets: u32,
+    /// Words of a slot: 2, 4 or 8.
+    pub slot_words: u32,
+}
+
+/// The head of a key's slot, but for counters and lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct Tag(pub u64);
+
+impl Tag {
+    /// The tag for a key that hashes to `hash`.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(hash: Hash, key: &Key) -> Self {
+        // The lowest bit of the hash is set, so that no key looks like a free slot.
+        Self(hash.0 & HASH | 1 << 32 | u64::from(key.group) << 16 & GROUP)
+    }
+
+    /// The group in the head of a slot that is in use, `None` if it is free.
+    #[must_use]
+    pub fn group(head: u64) -> Option<u32> {
+        (!Self::is_free(head)).then(|| ((head & GROUP) >> 16) as u32)
+    }
+
+    /// Whether a head is that of no key.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_free(head: u64) -> bool {
+        head & HASH == 0
+    }
+
+    /// Whether a head is that of this key.
+    #[inline(always)]
+    #[must_use]
+    pub fn matches(self, head: u64) -> bool {
+        head & TAG == self.0
+    }
+}
+
+/// What came of looking for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// How it ended.
+    pub outcome: Claimed,
+    /// First word of the slot in the set; [`NO_SLOT`] if there is none.
+    pub slot: u32,
+}
+
+/// How a claim ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// A slot that was free, or whose state had decayed. It is locked and belongs to the caller, who writes its states
+    /// and publishes it.
+    Reserved,
+    /// As `Reserved`, and a key no busier than the new one had to give way.
+    Displaced,
+    /// Another CPU made a slot for this key just now.
+    Found,
+    /// Every slot of the set is in use by a key that is busier.
+    Full,
+    /// The set stayed locked for longer than a packet can wait.
+    Contended,
+}
+
+impl Shape {
+    /// The set of a key: the hash's lower half as a fraction of all sets.
+    #[inline(always)]
+    #[must_use]
+    pub fn set(&self, hash: Hash) -> u32 {
+        ((hash.0 & 0xffff_ffff) * u64::from(self.sets) >> 32) as u32
+    }
+
+    /// The set of the bucket that keys of this group share when they find no room.
+    #[inline(always)]
+    #[must_use]
+    pub fn overflow_set(&self, group: u32) -> u32 {
+        self.sets + group % OVERFLOW_SETS
+    }
+
+    /// Sets of the whole table.
+    #[must_use]
+    pub const fn all_sets(&self) -> u32 {
+        self.sets + OVERFLOW_SETS
+    }
+
+    /// Where a set lies in an array of elements of [`ELEMENT_WORDS`]: (element, its first word there).
+    #[inline(always)]
+    #[must_use]
+    pub const fn element(&self, set: u32) -> (u32, u32) {
+        match self.slot_words {
+            2 => (set >> 2, (set & 3) * 2 * SLOTS),
+            4 => (set >> 1, (set & 1) * 4 * SLOTS),
+            _ => (set, 0),
+        }
+    }
+
+    /// Elements of an array that holds the whole table.
+    #[must_use]
+    pub const fn elements(&self) -> u32 {
+        self.element(self.all_sets() - 1).0 + 1
+    }
+
+    /// Slots that hashes name: how many keys the table can hold at the most.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.sets as u64 * SLOTS as u64
+    }
+
+    /// The first word of the set's nth slot.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slot(&self, nth: u32) -> u32 {
+        nth * self.slot_words
+    }
+
+    /// The number of a slot in the table, from that of its set and its first word.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slot_number(&self, set: u32, slot: u32) -> u32 {
+        let nth = match self.slot_words {
+            2 => slot >> 1,
+            4 => slot >> 2,
+            _ => slot >> 3,
+        };
+        set * SLOTS + nth
+    }
+
+    /// The first word of the slot of `tag`; [`NO_SLOT`] if the set has none.
+    #[inline(always)]
+    #[must_use]
+    pub fn find(&self, set: impl Set, tag: Tag) -> u32 {
+        (0..SLOTS).map(|nth| self.slot(nth)).find(|slot| tag.matches(set.load(*slot))).unwrap_or(NO_SLOT)
+    }
+
+    /// When the last state of the slot decays, as ticks ahead of now; 0 if it has.
+    #[inline(always)]
+    fn life(&self, set: impl Set, slot: u32, now: Ticks) -> Ticks {
+        let mut life = 0;
+        for word in 1..WIDEST_SLOT {
+            if word < self.slot_words {
+                let state = set.load(slot + word);
+                if is_alive(state, now) && state.wrapping_sub(now) > life {
+                    life = state.wrapping_sub(now);
+                }
+            }
+        }
+        life
+    }
+
+    /// Locks the set and reserves a slot for `tag`: a free one, else one that has decayed, else that of the same
+    /// group's key with the shortest life, if that is no longer than `newcomer`, the life the new key will have.
+    ///
+    /// A reserved slot has to be given back by [`Shape::publish`].
+    #[inline(always)]
+    #[must_use]
+    pub fn claim(&self, set: impl Set, tag: Tag, now: Ticks, newcomer: Ticks) -> Claim {
+        if !lock(set) {
+            return Claim { outcome: Claimed::Contended, slot: NO_SLOT };
+        }
+        let slot = self.find(set, tag);
+        if slot != NO_SLOT {
+            set.and(0, !LOCK);
+            return Claim { outcome: Claimed::Found, slot };
+        }
+        let mut victim = NO_SLOT;
+        let mut shortest = newcomer;
+        for nth in 0..SLOTS {
+            // A slot that has decayed cannot be bettered.
+            if victim == NO_SLOT || shortest > 0 {
+                let slot = self.slot(nth);
+                let head = set.load(slot);
+                let life = if Tag::is_free(head) { 0 } else { self.life(set, slot, now) };
+                // A decayed slot of anybody; a living one only of our own group, whose lives compare with ours.
+                if life == 0 || (life <= shortest && head & GROUP == tag.0 & GROUP) {
+                    victim = slot;
+                    shortest = life;
+                }
+            }
+        }
+        if victim == NO_SLOT {
+            set.and(0, !LOCK);
+            return Claim { outcome: Claimed::Full, slot: NO_SLOT };
+        }
+        let outcome = if shortest == 0 { Claimed::Reserved } else { Claimed::Displaced };
+        // From here on nobody finds the old key; its states are replaced before the new one can be found.
+        set.exchange(victim, if victim == 0 { LOCK } else { 0 });
+        for word in 1..WIDEST_SLOT {
+            if word < self.slot_words {
+                set.store(victim + word, now);
+            }
+        }
+        Claim { outcome, slot: victim }
+    }
+
+    /// Lets others find the slot that was reserved for `tag`, whose states the caller has written, and unlocks the set.
+    #[inline(always)]
+    pub fn publish(&self, set: impl Set, slot: u32, tag: Tag) {
+        // Where the slot is the first one, this unlocks the set as well.
+        set.exchange(slot, tag.0);
+        if slot != 0 {
+            set.and(0, !LOCK);
+        }
+    }
+}
+
+/// Counters of the first slot may move under the lock bit, which is why it is set and cleared by itself.
+#[inline(always)]
+fn lock(set: impl Set) -> bool {
+    for _ in 0..LOCK_TRIES {
+        if set.load(0) & LOCK == 0 && set.fetch_or(0, LOCK) & LOCK == 0 {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,111 @@
+//! Time as the limiters see it: ticks of a 64-bit clock that wraps.
+//!
+//! A tick is 2⁻⁸ ns unless a limit is so slow that its state would not fit (see [`TickScale`]). Fine ticks are what
+//! makes fast limits right: one packet of a limit of 50 million a second is 20 ns, or 5,120 ticks, and rounding its
+//! emission interval to a whole tick moves the rate by at most 0.02 %.
+
+/// Ticks of the limiters' clock, modulo 2⁶⁴.
+pub type Ticks = u64;
+
+/// How far ahead of now a state may lie and still be a state. Whatever is further ahead is a state from before the
+/// clock last wrapped, long decayed.
+///
+/// At 2⁻⁸ ns a tick the clock wraps every 2.28 years and a state that nobody touched is told from a fresh one for
+/// 1.71 years; the agent sweeps the table far more often than that.
+pub const HORIZON: Ticks = 1 << 62;
+
+/// Whether `state`, read as an instant, is still ahead of `now`.
+///
+/// Every word of limiter state is laid out such that, read as an instant, it tells when the state has decayed: from
+/// then on, forgetting it changes no verdict. This one comparison therefore decides for every algorithm whether a
+/// place in the table of sources may be given to somebody else.
+#[inline(always)]
+pub fn is_alive(state: u64, now: Ticks) -> bool {
+    // 1..HORIZON ahead; a state that is exactly now has decayed.
+    state.wrapping_sub(now).wrapping_sub(1) < HORIZON - 1
+}
+
+/// How nanoseconds become ticks: one shift, the same for every limit of a policy, so that any two states compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct TickScale {
+    /// Nanoseconds are shifted left by this many bits …
+    pub left: u32,
+    /// … and then right by this many. One of the two is 0.
+    pub right: u32,
+}
+
+impl TickScale {
+    /// 2⁻⁸ ns a tick, the finest.
+    pub const FINEST: Self = Self { left: 8, right: 0 };
+
+    /// The finest scale on which a state that lives for `nanoseconds` at the most stays below half the [`HORIZON`],
+    /// so that adding one charge to it cannot reach the horizon.
+    #[must_use]
+    pub const fn for_longest_life(nanoseconds: u128) -> Self {
+        let mut left = Self::FINEST.left;
+        while left > 0 && nanoseconds << left > (HORIZON / 2) as u128 {
+            left -= 1;
+        }
+        let mut right = 0;
+        while nanoseconds >> right > (HORIZON / 2) as u128 {
+            right += 1;
+        }
+        Self { left, right }
+    }
+
+    /// The tick that holds the instant `nanoseconds`.
+    #[inline(always)]
+    #[must_use]
+    pub fn ticks(self, nanoseconds: u64) -> Ticks {
+        (nanoseconds << (self.left & 63)) >> (self.right & 63)
+    }
+
+    /// A span of ticks in nanoseconds, rounded up: waiting that long is waiting long enough. Saturates.
+    #[must_use]
+    pub fn nanoseconds(self, ticks: Ticks) -> u64 {
+        let shifted = u128::from(ticks) << self.right;
+        let rounded = (shifted + ((1u128 << self.left) - 1)) >> self.left;
+        u64::try_from(rounded).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_instant_is_alive_strictly_ahead_of_now_and_below_the_horizon() {
+        for now in [0, 1, 1 << 40, u64::MAX - 3, u64::MAX] {
+            assert!(!is_alive(now, now));
+            assert!(is_alive(now.wrapping_add(1), now));
+            assert!(is_alive(now.wrapping_add(HORIZON - 1), now));
+            assert!(!is_alive(now.wrapping_add(HORIZON), now));
+            assert!(!is_alive(now.wrapping_sub(1), now));
+        }
+    }
+
+    #[test]
+    fn the_scale_is_the_finest_that_holds_the_longest_life() {
+        assert_eq!(TickScale::for_longest_life(2_000_000_000), TickScale::FINEST);
+        let century = 100u128 * 365 * 86_400 * 1_000_000_000;
+        assert_eq!(TickScale::for_longest_life(century), TickScale { left: 0, right: 1 });
+        // Ten million a day's worth of burst at 1/day: 27,000 years.
+        let longest = 10_000_000u128 * 86_400 * 1_000_000_000;
+        let scale = TickScale::for_longest_life(longest);
+        assert_eq!(scale.left, 0);
+        assert!(longest >> scale.right <= u128::from(HORIZON / 2));
+    }
+
+    proptest! {
+        #[test]
+        fn waiting_the_rounded_span_is_waiting_long_enough(left in 0u32..=8, right in 0u32..=20, ticks in 0u64..1 << 50, start in 0u64..1 << 50) {
+            let scale = if right > 0 { TickScale { left: 0, right } } else { TickScale { left, right: 0 } };
+            if let Some(end) = start.checked_add(scale.nanoseconds(ticks)) {
+                prop_assume!(end < 1 << 55);
+                prop_assert!(scale.ticks(end) - scale.ticks(start) >= ticks);
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Packets through the table and all their rules, in memory: alone against a model, and on two threads at once.
+
+mod memory;
+
+use common::limiter::token_bucket::Costs;
+use common::limiter::{FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+use common::rule::{Enforcement, OnFull, Rule, RuleSpan, Subject};
+use common::throttle::{Outcome, TableEvent, Verdict, judge};
+use common::time::TickScale;
+use memory::Memory;
+use proptest::prelude::*;
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::SeqCst;
+
+const SCALE: TickScale = TickScale::FINEST;
+const MASKS: Rule = Rule { mask_hi: u64::MAX, mask_lo: u64::MAX, mask_ipv4: u32::MAX, ..Rule::EMPTY };
+
+fn token_bucket(per_second: u64, burst: u64) -> Rule {
+    MASKS.with_token_bucket(TokenBucket::new(Rate::per_second(per_second), burst, Costs::Single, SCALE))
+}
+
+fn of_every_algorithm(rate: Rate) -> [(&'static str, Rule, u32); 5] {
+    let ring = rate.count as u32;
+    [
+        ("token-bucket", MASKS.with_token_bucket(TokenBucket::new(rate, rate.count, Costs::Single, SCALE)), 0),
+        ("leaky-bucket", MASKS.with_leaky_bucket(LeakyBucket::new(rate, rate.count, Costs::Single, SCALE)), 0),
+        ("fixed-window", MASKS.with_fixed_window(FixedWindow::new(rate, SCALE)), 0),
+        ("sliding-window", MASKS.with_sliding_window(SlidingWindow::new(rate, SCALE)), 0),
+        ("sliding-log", MASKS.with_sliding_log(SlidingLog::new(rate, SCALE)), ring),
+    ]
+}
+
+fn source(number: u32) -> Subject {
+    Subject { lo: u64::from(number.to_be()) << 32 | 0xffff_0000, is_ipv4: 1, length: 100, ..Subject::default() }
+}
+
+/// One key's rules side by side in one slot.
+fn in_one_slot(rules: &mut [Rule]) {
+    let last = rules.len() - 1;
+    for (nth, rule) in rules.iter_mut().enumerate() {
+        rule.position = nth as u8 + 1;
+        rule.opens_key = u8::from(nth == 0);
+        rule.closes_key = u8::from(nth == last);
+    }
+}
+
+/// Each rule with a key of its own.
+fn in_own_slots(rules: &mut [Rule]) {
+    for (nth, rule) in rules.iter_mut().enumerate() {
+        rule.group = nth as u16;
+    }
+}
+
+fn pass(memory: &Memory, subject: &Subject) -> bool {
+    let span = RuleSpan { first: 0, count: memory.rules.len() as u32 };
+    judge(&memory, span, subject) == Verdict::Pass
+}
+
+#[test]
+fn each_algorithm_passes_its_limit_and_then_refuses() {
+    for (name, rule, ring) in of_every_algorithm(Rate::per_second(10)) {
+        let memory = Memory::new(vec![rule], 16, 4, ring);
+        let passed = (0..100).filter(|_| pass(&memory, &source(1))).count();
+        assert_eq!(passed, 10, "{name}");
+        assert_eq!((memory.counted(Outcome::Passed), memory.counted(Outcome::Throttled)), (10, 90), "{name}");
+        assert!(pass(&memory, &source(2)), "{name}: one source's limit is not another's");
+        memory.clock.fetch_add(3_000_000_000 << 8, SeqCst);
+        assert!(pass(&memory, &source(1)), "{name}: the limit starts over");
+    }
+}
+
+#[test]
+fn a_packet_is_charged_by_all_or_by_none() {
+    for arrange in [in_one_slot as fn(&mut [Rule]), in_own_slots] {
+        let mut rules = vec![token_bucket(1_000, 100), token_bucket(1_000, 10), token_bucket(1_000, 50)];
+        arrange(&mut rules);
+        let memory = Memory::new(rules, 16, 4, 0);
+        assert_eq!((0..200).filter(|_| pass(&memory, &source(1))).count(), 10);
+        // What the second refused was not charged to the others: lift it, and they have 90 and 40 left.
+        let mut memory = memory;
+        memory.rules[1].enforcement = Enforcement::Observe as u8;
+        assert_eq!((0..200).filter(|_| pass(&memory, &source(1))).count(), 40);
+        memory.rules[2].enforcement = Enforcement::Observe as u8;
+        assert_eq!((0..200).filter(|_| pass(&memory, &source(1))).count(), 50);
+    }
+}
+
+#[test]
+fn a_soft_limit_passes_its_share_above_and_counts_it_apart() {
+    let mut rules = vec![token_bucket(100, 100), token_bucket(110, 110)];
+    rules[0].enforcement = Enforcement::Soft as u8;
+    in_one_slot(&mut rules);
+    let memory = Memory::new(rules, 16, 4, 0);
+    assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 110);
+    assert_eq!(memory.counted(Outcome::Over), 10);
+    assert_eq!(memory.counted(Outcome::Throttled), 890);
+}
+
+#[test]
+fn an_elastic_limit_gives_more_only_while_there_is_room() {
+    let mut rules = vec![token_bucket(100, 100), token_bucket(300, 300)];
+    rules[0].enforcement = Enforcement::Elastic as u8;
+    in_one_slot(&mut rules);
+    let memory = Memory::new(rules, 16, 4, 0);
+    assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 100);
+    memory.room.store(1, SeqCst);
+    assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 200);
+    assert_eq!(memory.counted(Outcome::Over), 200);
+    memory.room.store(0, SeqCst);
+    assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 0);
+}
+
+#[test]
+fn a_flood_of_new_sources_pushes_out_nobody_who_is_busier() {
+    // 64 slots; ten sources that have used five of ten, then a hundred thousand that come once.
+    let memory = Memory::new(vec![token_bucket(1, 10)], 16, 2, 0);
+    for number in 0..10 {
+        assert_eq!((0..5).filter(|_| pass(&memory, &source(number))).count(), 5);
+    }
+    for number in 1_000..101_000 {
+        assert!(pass(&memory, &source(number)));
+        memory.clock.fetch_add(1_000 << 8, SeqCst);
+    }
+    // A tenth of a second has passed.
+    for number in 0..10 {
+        assert_eq!((0..20).filter(|_| pass(&memory, &source(number))).count(), 5, "source {number} was forgotten");
+    }
+    assert!(memory.noted(TableEvent::Evicted) > 0);
+}
+
+#[test]
+fn each_overflow_policy_does_what_it_says_and_is_counted() {
+    for (on_full, event) in [
+        (OnFull::Pass, TableEvent::FullPassed),
+        (OnFull::Throttle, TableEvent::FullThrottled),
+        (OnFull::Share, TableEvent::FullShared),
+    ] {
+        // One line of four slots, taken by sources that are busier than any new one.
+        let mut rule = token_bucket(1, 10);
+        rule.on_full = on_full as u8;
+        let memory = Memory::new(vec![rule], 1, 2, 0);
+        for number in 0..4 {
+            assert_eq!((0..9).filter(|_| pass(&memory, &source(number))).count(), 9);
+        }
+        let passed = (100..200).filter(|number| pass(&memory, &source(*number))).count();
+        match on_full {
+            OnFull::Pass => assert_eq!(passed, 100),
+            OnFull::Throttle => assert_eq!(passed, 0),
+            OnFull::Share => assert_eq!(passed, 10),
+        }
+        assert_eq!(memory.noted(event), 100);
+    }
+}
+
+/// Two threads, one key, a clock that stands still: exactly the limit passes, again and again.
+#[test]
+fn two_cpus_on_one_key_pass_exactly_the_limit() {
+    for (name, rule, ring) in of_every_algorithm(Rate::per_second(50)) {
+        let memory = Memory::new(vec![rule], 16, 4, ring);
+        let rounds = 2_000;
+        let barrier = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let hammer = |leads: bool| {
+                let (memory, barrier) = (&memory, &barrier);
+                move || {
+                    for round in 0..rounds {
+                        barrier.wait();
+                        for _ in 0..60 {
+                            pass(memory, &source(1));
+                        }
+                        barrier.wait();
+                        if leads {
+                            let expected = 50 * (round + 1);
+                            let passed = memory.counted(Outcome::Passed);
+                            assert!(passed <= expected, "{name}: {passed} passed of {expected} in round {round}");
+                            assert!(passed * 100 >= expected * 99, "{name}: only {passed} of {expected} passed");
+                            memory.clock.fetch_add(5_000_000_000 << 8, SeqCst);
+                        }
+                    }
+                }
+            };
+            scope.spawn(hammer(true));
+            scope.spawn(hammer(false));
+        });
+    }
+}
+
+/// Two threads meet a new source at the same instant: never two buckets for it.
+#[test]
+fn two_cpus_that_meet_a_new_source_pass_one_burst() {
+    let memory = Memory::new(vec![token_bucket(1, 1)], 64, 2, 0);
+    let rounds = 100_000;
+    let barrier = Barrier::new(2);
+    let passed = [const { std::sync::atomic::AtomicU64::new(0) }; 2];
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (memory, barrier, passed) = (&memory, &barrier, &passed);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    barrier.wait();
+                    passed[thread].store(u64::from(pass(memory, &source(round))), SeqCst);
+                    barrier.wait();
+                    if thread == 0 {
+                        let both = passed[0].load(SeqCst) + passed[1].load(SeqCst);
+                        assert_eq!(both, 1, "round {round}");
+                        memory.clock.fetch_add(100_000_000 << 8, SeqCst);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Two threads, three tiers in one slot or in three: the tightest is used up exactly, the others not by more.
+#[test]
+fn tiers_are_charged_by_all_or_none_on_two_cpus() {
+    for arrange in [in_one_slot as fn(&mut [Rule]), in_own_slots] {
+        for round in 0..300 {
+            let mut rules = vec![token_bucket(1, 1_000), token_bucket(1, 500), token_bucket(1, 800)];
+            arrange(&mut rules);
+            let mut memory = Memory::new(rules, 16, 4, 0);
+            let hammer = |memory: &Memory| (0..400).filter(|_| pass(memory, &source(1))).count();
+            let passed = std::thread::scope(|scope| {
+                let other = scope.spawn(|| hammer(&memory));
+                hammer(&memory) + other.join().unwrap()
+            });
+            assert_eq!(passed, 500, "round {round}");
+            // What is left of the others is what was not passed: nothing refused was charged.
+            memory.rules[1].enforcement = Enforcement::Observe as u8;
+            assert_eq!((0..2_000).filter(|_| pass(&memory, &source(1))).count(), 300, "round {round}");
+        }
+    }
+}
+
+proptest! {
+    /// Any number of sources in a table with room for them: each gets what it would get alone.
+    #[test]
+    fn sources_do_not_disturb_each_other(arrivals in prop::collection::vec((0u32..40, 0u64..200_000_000), 1..500)) {
+        let memory = Memory::new(vec![token_bucket(2, 3)], 256, 2, 0);
+        let alone: Vec<Memory> = (0..40).map(|_| Memory::new(vec![token_bucket(2, 3)], 1, 2, 0)).collect();
+        for (number, gap) in arrivals {
+            memory.clock.fetch_add(gap << 8, SeqCst);
+            let alone = &alone[number as usize];
+            alone.clock.store(memory.clock.load(SeqCst), SeqCst);
+            prop_assert_eq!(pass(&memory, &source(number)), pass(alone, &source(number)));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Read-modify-write on map memory.
+//!
+//! `core::sync::atomic` has none of these on the BPF target, which declares no compare-and-swap; the intrinsics compile
+//! to the instructions of `-Ctarget-cpu=v3`. Sequentially consistent only: a relaxed exchange whose result is used
+//! compiles to an instruction that returns something else.
+
+use core::intrinsics::{AtomicOrdering::SeqCst, atomic_and, atomic_cxchg, atomic_or, atomic_xchg};
+
+/// Replaces `current` by `new` and returns what was there.
+///
+/// # Safety
+///
+/// `word` points to eight bytes of a map's value, aligned to eight.
+#[inline(always)]
+pub unsafe fn compare_exchange(word: *mut u64, current: u64, new: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { atomic_cxchg::<u64, { SeqCst }, { SeqCst }>(word, current, new).0 }
+}
+
+/// Writes `value` and returns what was there.
+///
+/// # Safety
+///
+/// As [`compare_exchange`].
+#[inline(always)]
+pub unsafe fn exchange(word: *mut u64, value: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { atomic_xchg::<u64, { SeqCst }>(word, value) }
+}
+
+/// Sets `bits` and returns what was there.
+///
+/// # Safety
+///
+/// As [`compare_exchange`].
+#[inline(always)]
+pub unsafe fn fetch_or(word: *mut u64, bits: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { atomic_or::<u64, u64, { SeqCst }>(word, bits) }
+}
+
+/// Keeps only `bits`.
+///
+/// # Safety
+///
+/// As [`compare_exchange`].
+#[inline(always)]
+pub unsafe fn and(word: *mut u64, bits: u64) {
+    // SAFETY: as above.
+    unsafe {
+        atomic_and::<u64, u64, { SeqCst }>(word, bits);
+    }
+}

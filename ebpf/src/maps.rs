@@ -1,0 +1,73 @@
+//! The maps, by the names that bpftool shows, and bounds-checked access to them. Sizes are set when they are created.
+
+use aya_ebpf::Global;
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
+use aya_ebpf::btf_maps::{Array, LpmTrie, LruHashMap, PerCpuArray};
+use aya_ebpf::macros::btf_map;
+use common::counters::{Counters, Sighted, TableCounters};
+use common::key::Key;
+use common::rule::Rule;
+use common::settings::{PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use common::table::ELEMENT_WORDS;
+use common::throttle::Hearing;
+
+/// Page-aligned, so that an element of 64 bytes is one cache line, and readable by the agent without a system call.
+const SHARED: usize = BPF_F_MMAPABLE as usize;
+const POLICY: usize = (BPF_F_MMAPABLE | BPF_F_RDONLY_PROG) as usize;
+
+/// The constants of this program; the agent writes them before it is verified.
+#[unsafe(no_mangle)]
+pub static SETTINGS: Global<Settings> = Global::new(Settings::NONE);
+
+/// Policy: the rules, rows of one span side by side.
+#[btf_map]
+pub static RULES: Array<Rule, 1, POLICY> = Array::new();
+
+/// Policy: what packets on a local port are held to.
+#[btf_map]
+pub static PORTS: Array<PortSpans, 1, POLICY> = Array::new();
+
+/// Policy: the class of a prefix, and whether it is never limited.
+#[btf_map]
+pub static PREFIXES: LpmTrie<[u8; 16], PrefixEntry, 1> = LpmTrie::new();
+
+/// The table of sources.
+#[btf_map]
+pub static SOURCES: Array<[u64; ELEMENT_WORDS as usize], 1, SHARED> = Array::new();
+
+/// The rings of sliding logs, as many words for each slot of the table as the policy needs.
+#[btf_map]
+pub static RINGS: Array<u64, 1, SHARED> = Array::new();
+
+/// What is counted of rules, and of packets that come to none.
+#[btf_map]
+pub static COUNTERS: PerCpuArray<Counters, 1> = PerCpuArray::new();
+
+/// What befell the table of sources.
+#[btf_map]
+pub static TABLE_COUNTERS: PerCpuArray<TableCounters, 1> = PerCpuArray::new();
+
+/// The busiest and the refused, for people to look at; no verdict depends on it.
+#[btf_map]
+pub static SIGHTINGS: LruHashMap<Key, Sighted, 1> = LruHashMap::new();
+
+/// What the agent changes while the program runs.
+#[btf_map]
+pub static RUNTIME: Array<Runtime, 1, POLICY> = Array::new();
+
+/// A packet with several rules, while it is judged.
+#[btf_map]
+pub static HEARING: PerCpuArray<Hearing, 1> = PerCpuArray::new();
+
+/// What table this is: for the agent that comes after this one.
+#[btf_map]
+pub static TABLE: Array<TableIdentity, 1> = Array::new();
+
+/// Reads one field of the settings: a constant to the verifier.
+macro_rules! setting {
+    ($($field:tt)+) => {
+        // SAFETY: the static is initialised; the read is volatile since its value is that of load time.
+        unsafe { core::ptr::addr_of!((*core::ptr::addr_of!($crate::maps::SETTINGS).cast::<common::settings::Settings>()).$($field)+).read_volatile() }
+    };
+}
+pub(crate) use setting;

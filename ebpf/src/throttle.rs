@@ -1,0 +1,333 @@
+//! The maps as the limiters see them. What is decided is decided in `common`.
+
+use core::ops::{Deref, DerefMut};
+
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use common::counters::Sighted;
+use common::key::{HashSeed, Key};
+use common::rule::Rule;
+use common::table::{Claim, Claimed, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
+use common::throttle::{self, Cell, Hearing, Host, Outcome, Sighting, TableEvent};
+use common::time::{TickScale, Ticks};
+
+use crate::atomics;
+use crate::maps::{COUNTERS, HEARING, RINGS, RULES, RUNTIME, SIGHTINGS, SOURCES, TABLE_COUNTERS, setting};
+
+/// A set of [`SOURCES`]: an element of the map and where in it the set begins.
+#[derive(Clone, Copy)]
+pub struct MapSet {
+    element: *mut [u64; ELEMENT_WORDS as usize],
+    first: u32,
+}
+
+impl MapSet {
+    #[inline(always)]
+    fn word(self, word: u32) -> *mut u64 {
+        // SAFETY: an element has as many words as the mask leaves, which is also what bounds the offset for the verifier.
+        unsafe { self.element.cast::<u64>().add(((self.first + word) & (ELEMENT_WORDS - 1)) as usize) }
+    }
+}
+
+impl Set for MapSet {
+    #[inline(always)]
+    fn load(self, word: u32) -> u64 {
+        // SAFETY: a word of a map's value; volatile since other CPUs write it.
+        unsafe { self.word(word).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn store(self, word: u32, value: u64) {
+        // SAFETY: as in `load`.
+        unsafe { self.word(word).write_volatile(value) };
+    }
+
+    #[inline(always)]
+    fn compare_exchange(self, word: u32, current: u64, new: u64) -> u64 {
+        // SAFETY: a word of a map's value.
+        unsafe { atomics::compare_exchange(self.word(word), current, new) }
+    }
+
+    #[inline(always)]
+    fn exchange(self, word: u32, value: u64) -> u64 {
+        // SAFETY: a word of a map's value.
+        unsafe { atomics::exchange(self.word(word), value) }
+    }
+
+    #[inline(always)]
+    fn fetch_or(self, word: u32, bits: u64) -> u64 {
+        // SAFETY: a word of a map's value.
+        unsafe { atomics::fetch_or(self.word(word), bits) }
+    }
+
+    #[inline(always)]
+    fn and(self, word: u32, bits: u64) {
+        // SAFETY: a word of a map's value.
+        unsafe { atomics::and(self.word(word), bits) };
+    }
+
+    #[inline(always)]
+    fn count(self, word: u32, counter: SlotCounter) -> u8 {
+        let byte = match counter {
+            SlotCounter::Passed => 0,
+            SlotCounter::Refused => 1,
+        };
+        // SAFETY: the lowest bytes of a head on this little-endian target; a byte is written by itself, so that the
+        // rest of the head is never touched.
+        unsafe {
+            let counter = self.word(word).cast::<u8>().add(byte);
+            let count = counter.read_volatile().wrapping_add(1);
+            counter.write_volatile(count);
+            count
+        }
+    }
+}
+
+/// A word of [`RINGS`].
+#[derive(Clone, Copy)]
+pub struct MapCell(*mut u64);
+
+impl Cell for MapCell {
+    #[inline(always)]
+    fn load(self) -> u64 {
+        // SAFETY: a map's value; volatile since other CPUs write it.
+        unsafe { self.0.read_volatile() }
+    }
+
+    #[inline(always)]
+    fn compare_exchange(self, current: u64, new: u64) -> u64 {
+        // SAFETY: a map's value.
+        unsafe { atomics::compare_exchange(self.0, current, new) }
+    }
+}
+
+/// This CPU's [`HEARING`]: a program is not interrupted by another run of itself on the same CPU.
+pub struct CpuHearing(*mut Hearing);
+
+impl Deref for CpuHearing {
+    type Target = Hearing;
+
+    #[inline(always)]
+    fn deref(&self) -> &Hearing {
+        // SAFETY: a map's value, of this CPU only.
+        unsafe { &*self.0 }
+    }
+}
+
+impl DerefMut for CpuHearing {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Hearing {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *self.0 }
+    }
+}
+
+/// The kernel.
+pub struct Kernel;
+
+impl Kernel {
+    #[inline(always)]
+    fn nanoseconds() -> u64 {
+        if setting!(given_clock) != 0 {
+            return RUNTIME.get(0).map_or(0, |runtime| runtime.nanoseconds);
+        }
+        // SAFETY: a helper without arguments.
+        unsafe { bpf_ktime_get_ns() }
+    }
+}
+
+impl Host for Kernel {
+    type Set = MapSet;
+    type Cell = MapCell;
+    type Hearing = CpuHearing;
+
+    #[inline(always)]
+    fn rule(&self, index: u32) -> Option<&Rule> {
+        RULES.get(index)
+    }
+
+    #[inline(always)]
+    fn set(&self, index: u32) -> Option<MapSet> {
+        let (element, first) = self.shape().element(index);
+        SOURCES.get_ptr_mut(element).map(|element| MapSet { element, first })
+    }
+
+    #[inline(always)]
+    fn cell(&self, index: u32) -> Option<MapCell> {
+        RINGS.get_ptr_mut(index).map(MapCell)
+    }
+
+    #[inline(always)]
+    fn now(&self) -> Ticks {
+        TickScale { left: setting!(scale.left), right: setting!(scale.right) }.ticks(Self::nanoseconds())
+    }
+
+    #[inline(always)]
+    fn shape(&self) -> Shape {
+        Shape { sets: setting!(shape.sets), slot_words: setting!(shape.slot_words) }
+    }
+
+    #[inline(always)]
+    fn seed(&self) -> HashSeed {
+        HashSeed {
+            multipliers: [
+                setting!(seed.multipliers[0]),
+                setting!(seed.multipliers[1]),
+                setting!(seed.multipliers[2]),
+                setting!(seed.multipliers[3]),
+            ],
+        }
+    }
+
+    #[inline(always)]
+    fn ring_words(&self) -> u32 {
+        setting!(ring_words)
+    }
+
+    #[inline(always)]
+    fn most_rules(&self) -> u32 {
+        setting!(most_rules)
+    }
+
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        setting!(elastic_in_use) != 0 && RUNTIME.get(0).is_some_and(|runtime| runtime.has_room != 0)
+    }
+
+    #[inline(always)]
+    fn count(&self, counter: u32, outcome: Outcome, bytes: u32) {
+        if let Some(counters) = COUNTERS.get_ptr_mut(counter) {
+            // SAFETY: this CPU's own value.
+            let traffic = unsafe { (*counters).of(outcome) };
+            traffic.packets += 1;
+            traffic.bytes += u64::from(bytes);
+        }
+    }
+
+    #[inline(always)]
+    fn note(&self, event: TableEvent) {
+        if let Some(counters) = TABLE_COUNTERS.get_ptr_mut(0) {
+            // SAFETY: this CPU's own value.
+            unsafe { *(*counters).of(event) += 1 };
+        }
+    }
+
+    #[inline(always)]
+    fn hearing(&self) -> Option<CpuHearing> {
+        HEARING.get_ptr_mut(0).map(CpuHearing)
+    }
+
+    #[inline(always)]
+    fn judge_by_bucket(&self, rule: u32, key: &Key, length: u32) -> bool {
+        weir_bucket(rule, key.hi, key.lo, u64::from(key.extra) << 32 | u64::from(key.group), length) != 0
+    }
+
+    #[inline(always)]
+    fn look(&self, _hearing: &mut Hearing, nth: u32) -> bool {
+        weir_look(nth) != 0
+    }
+
+    #[inline(always)]
+    fn charge(&self, _hearing: &mut Hearing, nth: u32) -> bool {
+        weir_charge(nth) != 0
+    }
+
+    #[inline(always)]
+    fn take_back(&self, _hearing: &mut Hearing, count: u32) {
+        weir_take_back(count);
+    }
+
+    #[inline(always)]
+    fn claim(&self, set: u32, tag: Tag, now: Ticks, life: Ticks) -> Claim {
+        let claim = weir_claim(set, tag.0, now, life);
+        let outcome = match claim >> 32 {
+            0 => Claimed::Reserved,
+            1 => Claimed::Displaced,
+            2 => Claimed::Found,
+            3 => Claimed::Full,
+            _ => Claimed::Contended,
+        };
+        Claim { outcome, slot: claim as u32 }
+    }
+
+    #[inline(always)]
+    fn sight(&self, sighting: &Sighting<'_>) {
+        let refused = u32::from(sighting.counter == SlotCounter::Refused);
+        weir_sight(sighting.key, sighting.rule.counter, refused, sighting.weight);
+    }
+}
+
+// Global functions of numbers: the kernel verifies each by itself, once, whatever the number of rules and of ways to
+// get to it (Linux 5.6, commit 51c39bb1d5d1). A packet with several rules is this CPU's `HEARING`.
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_bucket(rule: u32, hi: u64, lo: u64, extra: u64, length: u32) -> u32 {
+    let key = Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
+    u32::from(throttle::judge_by_bucket(&Kernel, rule, &key, length))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_look(nth: u32) -> u32 {
+    Kernel.hearing().map_or(1, |mut hearing| u32::from(throttle::look(&Kernel, &mut hearing, nth)))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_charge(nth: u32) -> u32 {
+    Kernel.hearing().map_or(1, |mut hearing| u32::from(throttle::charge(&Kernel, &mut hearing, nth)))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_take_back(count: u32) -> u32 {
+    if let Some(mut hearing) = Kernel.hearing() {
+        throttle::take_back(&Kernel, &mut hearing, count);
+    }
+    0
+}
+
+/// Returns the outcome's number in the upper half, in the order of `Kernel::claim`, and the slot's word in the lower.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_claim(set: u32, tag: u64, now: u64, life: u64) -> u64 {
+    let claim = throttle::claim(&Kernel, set, Tag(tag), now, life);
+    let outcome: u64 = match claim.outcome {
+        Claimed::Reserved => 0,
+        Claimed::Displaced => 1,
+        Claimed::Found => 2,
+        Claimed::Full => 3,
+        Claimed::Contended => 4,
+    };
+    outcome << 32 | u64::from(claim.slot)
+}
+
+/// One packet in 64 of a key comes here, so it is kept out of the way of the others.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_sight(key: *const Key, rule: u32, refused: u32, weight: u32) -> u32 {
+    if key.is_null() {
+        return 0;
+    }
+    // SAFETY: the kernel verified that every caller hands over a whole key.
+    let key = unsafe { &*key };
+    let now = Kernel::nanoseconds();
+    if SIGHTINGS.get_ptr(key).is_none() {
+        let sighted = Sighted { passed: 0, refused: 0, refused_at: 0, seen_at: now, refused_by: rule, _pad: 0 };
+        // If the map is full of keys that are looked at right now, this one is not told of.
+        let _ = SIGHTINGS.insert(key, sighted, 0);
+    }
+    let Some(sighted) = SIGHTINGS.get_ptr_mut(key) else { return 0 };
+    // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key at the same
+    // instant may lose a count: this is for people to look at.
+    let sighted = unsafe { &mut *sighted };
+    sighted.seen_at = now;
+    if refused == 0 {
+        sighted.passed += u64::from(weight);
+    } else {
+        sighted.refused += u64::from(weight);
+        sighted.refused_at = now;
+        sighted.refused_by = rule;
+    }
+    0
+}

@@ -1,4 +1,9 @@
 //! Weir's agent as a library; the `agent` binary is a thin shell around it.
 
+pub mod cli;
+pub mod cmd;
 pub mod compile;
+pub mod config;
+pub mod control;
 pub mod datapath;
+pub mod stats;

@@ -1,5 +1,144 @@
 //! From the operator's policy to the kernel's rows.
+//!
+//! Every packet is held to a *span*: the rules that apply to its protocol, port and kind, side by side. Spans are made
+//! here, once each, so that the kernel has one look-up to do however many limits there are. Limits that count by the
+//! same key share a slot of the table of sources where they fit, so that one cache line has all their states.
 
+mod groups;
 mod image;
+mod prefixes;
+mod rules;
+mod spans;
 
 pub use image::{CountedRule, Group, Image, PrefixKey};
+pub use rules::MASK_ALL;
+
+use common::counters::BYPASS_ROWS;
+use common::packet::{Depth, Direction, Kind, Protocol};
+use common::rule::{MAX_RULES, Rule, RuleSpan};
+use common::settings::{SPANS, Settings, span_index};
+use common::table::{SLOTS, Shape};
+use common::time::TickScale;
+use thiserror::Error;
+
+use crate::config::policy::{Config, Limit, Mode, Unit};
+
+/// A policy that is right by itself and more than the kernel's rows can say.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum CompileError {
+    /// Too many on one packet.
+    #[error("{rules} rules (limits, their tiers, and two for each soft or elastic one) would apply to {packet} packets; the most is {MAX_RULES}: give some of them other protocols or ports")]
+    TooManyRules {
+        /// How many.
+        rules: usize,
+        /// Which packets.
+        packet: String,
+    },
+    /// Too many states for one slot.
+    #[error("limit {limit} needs {words} words of state; the most is 7: give it fewer tiers")]
+    TooWide {
+        /// Which limit.
+        limit: String,
+        /// How many.
+        words: u32,
+    },
+    /// Logs would take more memory than anybody means to give.
+    #[error("the sliding logs need {mebibytes} MiB for {max_sources} sources; the most is {}: lower max_sources or the limits' N, or use sliding-window", LARGEST_RINGS_MIB)]
+    LogsTooLarge {
+        /// How much.
+        mebibytes: u64,
+        /// For how many.
+        max_sources: u32,
+    },
+    /// Windows too short for their counts.
+    #[error("limit {limit} counts more in its window than the window has ticks: use token-bucket for rates this high")]
+    WindowTooShort {
+        /// Which limit.
+        limit: String,
+    },
+}
+
+/// The most memory that the rings of sliding logs may take.
+const LARGEST_RINGS_MIB: u64 = 1024;
+
+/// Compiles the limits of one direction.
+///
+/// # Errors
+///
+/// When more rules would apply to one packet, or more states belong to one key, than the kernel's rows can say.
+pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileError> {
+    let limits: Vec<(usize, &Limit)> =
+        config.limits.iter().enumerate().filter(|(_, limit)| limit.direction == direction).collect();
+    let scale = TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
+    let grades = prefixes::Grades::of(config);
+    let groups = groups::assign(&limits)?;
+
+    let mut rows = spans::Rows::new(&limits, &groups, scale, config.agent.mode);
+    let mut table = [RuleSpan::default(); SPANS];
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Other] {
+        for kind in [Kind::Plain, Kind::Connection, Kind::Request] {
+            let applying = spans::applying(&limits, protocol, kind, None);
+            table[span_index(protocol, kind)] = rows.span(&applying, || format!("{protocol:?} {kind:?}").to_lowercase())?;
+        }
+    }
+    let ports = spans::ports(&limits, &mut rows, &table)?;
+    let (rules_of_one, catalogue, most_rules) = rows.finish()?;
+    let rules_per_grade = rules_of_one.len() as u32;
+    let rules: Vec<Rule> = grades
+        .multipliers()
+        .flat_map(|multiplier| rules_of_one.iter().map(move |source| (source, multiplier)))
+        .map(|(source, multiplier)| source.rule(multiplier, scale))
+        .collect();
+
+    let shape = shape(groups.widest, config.agent.max_sources);
+    let rings = u64::from(groups.ring_words) * u64::from(shape.all_sets() * SLOTS) * 8;
+    if rings >> 20 > LARGEST_RINGS_MIB {
+        return Err(CompileError::LogsTooLarge { mebibytes: rings >> 20, max_sources: config.agent.max_sources });
+    }
+    let settings = Settings {
+        shape,
+        scale,
+        groups: groups.fingerprint(&limits),
+        ring_words: groups.ring_words,
+        most_rules,
+        rules_per_grade,
+        depth: depth(&limits) as u32,
+        ports_in_use: u32::from(!ports.is_empty()),
+        prefixes_in_use: u32::from(grades.are_needed(config)),
+        elastic_in_use: u32::from(limits.iter().any(|(_, limit)| limit.throttle.is_elastic())),
+        observe: u32::from(config.agent.mode == Mode::Observe),
+        spans: table,
+        ..Settings::NONE
+    };
+    let groups = groups.describe(&limits, scale);
+    Ok(Image { settings, rules, ports, prefixes: grades.entries(config), catalogue, groups })
+}
+
+/// How far packets have to be parsed.
+fn depth(limits: &[(usize, &Limit)]) -> Depth {
+    let needs = |limit: &Limit| match limit.unit {
+        Unit::Requests => Depth::Requests,
+        Unit::Connections => Depth::Ports,
+        Unit::Packets | Unit::Bytes if limit.ports.is_some() || limit.key.has_port() => Depth::Ports,
+        Unit::Packets | Unit::Bytes => Depth::Addresses,
+    };
+    limits.iter().map(|(_, limit)| needs(limit)).max().unwrap_or(Depth::Addresses)
+}
+
+/// Cuts the table for `max_sources` keys. Twice as many slots as keys where a slot is small, so that sets seldom fill
+/// while others are empty: 32 bytes a key with one limit, 64 with up to three, and 64 with up to seven.
+fn shape(widest: u32, max_sources: u32) -> Shape {
+    let slot_words = match widest + 1 {
+        0..=2 => 2,
+        3 | 4 => 4,
+        _ => 8,
+    };
+    let slots = if slot_words == 8 { u64::from(max_sources) } else { 2 * u64::from(max_sources) };
+    let sets = slots.div_ceil(u64::from(SLOTS)).max(1);
+    Shape { sets: u32::try_from(sets).unwrap_or(u32::MAX), slot_words }
+}
+
+/// The row of counters that the nth rule of the catalogue counts in.
+const fn counter_row(nth: usize) -> u32 {
+    BYPASS_ROWS + nth as u32
+}

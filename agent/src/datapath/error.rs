@@ -133,15 +133,13 @@ pub enum AttachError {
         present: String,
     },
     /// The hook is taken.
-    #[error("another program holds the XDP hook of {interface}{holder}: take it off (ip link set dev {interface} xdp off), or set attach = \"tc\"")]
+    #[error("another program holds the XDP hook of {interface} (`ip -details link show dev {interface}` tells which): take it off, or leave {interface} out of [agent] interfaces")]
     Taken {
         /// Which interface.
         interface: String,
-        /// What is known of the other.
-        holder: String,
     },
     /// The driver cannot.
-    #[error("the driver of {interface} does not do native XDP here: {reason}; set attach = \"tc\", or attach = \"generic\" if its cost is acceptable")]
+    #[error("the driver of {interface} does not do native XDP here: {reason}; set attach = \"generic\" if its cost is acceptable")]
     NotNative {
         /// Which interface.
         interface: String,
@@ -180,7 +178,7 @@ impl AttachError {
     pub(super) fn from_program(interface: &str, error: ProgramError) -> Self {
         let interface = interface.to_owned();
         match errno(&error) {
-            Some(libc::EBUSY | libc::EEXIST) => Self::Taken { holder: super::interface::holder(&interface), interface },
+            Some(libc::EBUSY | libc::EEXIST) => Self::Taken { interface },
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
             Some(libc::EOPNOTSUPP) => Self::NotNative { reason: "it does not implement it".to_owned(), interface },
             Some(libc::ERANGE) => {

@@ -3,13 +3,13 @@
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
 use aya::programs::Xdp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::{AttachError, LoadError};
-use super::{Datapath, PinDirectory};
+use super::Datapath;
 
 /// How a program is attached to an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttachMode {
     /// In the driver.
@@ -27,8 +27,20 @@ pub struct Attached {
     pub index: u32,
     /// How.
     pub mode: AttachMode,
+    /// Whether this agent attached it, and not one before.
+    is_new: bool,
     /// Keeps the hook as long as it lives; the pin keeps it longer.
+    #[expect(dead_code, reason = "held for what dropping it does")]
     link: FdLink,
+}
+
+impl std::fmt::Display for AttachMode {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
 }
 
 /// What each hook's pin is called.
@@ -47,8 +59,8 @@ impl Datapath {
         })?;
         let pin = self.pins.link(interface, XDP);
         let program = self.xdp_mut()?;
-        let link = match take_over(program, &pin) {
-            Some(link) => link,
+        let (link, is_new) = match take_over(program, &pin) {
+            Some(link) => (link, false),
             None => {
                 let mode = match mode {
                     AttachMode::Native => XdpMode::Driver,
@@ -58,10 +70,10 @@ impl Datapath {
                     .attach_to_if_index(index, mode)
                     .and_then(|id| program.take_link(id))
                     .map_err(|error| AttachError::from_program(interface, error))?;
-                pinned(link, &pin, interface)?
+                (pinned(link, &pin, interface)?, true)
             }
         };
-        self.attached.push(Attached { interface: interface.to_owned(), index, mode, link });
+        self.attached.push(Attached { interface: interface.to_owned(), index, mode, is_new, link });
         Ok(())
     }
 
@@ -76,9 +88,29 @@ impl Datapath {
     /// # Errors
     ///
     /// When a pin cannot be removed.
-    pub fn detach(self) -> Result<(), LoadError> {
+    pub fn detach(&self) -> Result<(), LoadError> {
         self.pins.clear()?;
         Ok(())
+    }
+
+    /// Undoes what this agent did: what an earlier one left in force stays.
+    pub fn abandon(self) {
+        for attached in self.attached.iter().filter(|attached| attached.is_new) {
+            let _ = std::fs::remove_file(self.pins.link(&attached.interface, XDP));
+        }
+        if !self.inherits {
+            // Nothing of this table is in force; if a pin cannot go, the next agent takes it over.
+            let _ = self.pins.clear();
+        }
+    }
+
+    /// Detaches from interfaces that an earlier agent held and this one does not.
+    pub fn release_others(&self, wanted: &[String]) {
+        for (_, interface, path) in self.pins.links() {
+            if !wanted.contains(&interface) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
     }
 
     fn xdp_mut(&mut self) -> Result<&mut Xdp, LoadError> {
@@ -114,22 +146,31 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// What is known of the program that holds an interface's XDP hook.
-pub(super) fn holder(interface: &str) -> String {
-    let Ok(index) = nix::net::if_::if_nametoindex(interface) else { return String::new() };
-    let by_link = aya::programs::loaded_links().filter_map(Result::ok).find_map(|link| {
-        let _ = &link;
-        None::<String>
-    });
-    let _ = index;
-    by_link.unwrap_or_default()
-}
-
-/// Removes pins of links to interfaces that are not wanted any more, which detaches them.
-pub(super) fn release(pins: &PinDirectory, wanted: &[String]) {
-    for (_, interface, path) in pins.links() {
-        if !wanted.contains(&interface) {
-            let _ = std::fs::remove_file(path);
-        }
+/// The interfaces of the default routes.
+///
+/// # Errors
+///
+/// When the routing table cannot be read, or has no default route.
+pub fn default_route_interfaces() -> std::io::Result<Vec<String>> {
+    // Destination and mask of an IPv4 default route are both 0; IPv6's is ::/0 and its last column the interface.
+    let ipv4 = std::fs::read_to_string("/proc/net/route")?;
+    let ipv6 = std::fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+    let mut names: Vec<String> = ipv4
+        .lines()
+        .filter_map(|line| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            matches!(columns.get(1..8)?, ["00000000", .., "00000000"]).then(|| columns[0].to_owned())
+        })
+        .chain(ipv6.lines().filter_map(|line| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            let is_default = columns.first()?.bytes().all(|digit| digit == b'0') && *columns.get(1)? == "00";
+            columns.last().filter(|name| is_default && **name != "lo").map(|name| (*name).to_owned())
+        }))
+        .collect();
+    names.sort();
+    names.dedup();
+    if names.is_empty() {
+        return Err(std::io::Error::other("this host has no default route: name the interfaces in a config"));
     }
+    Ok(names)
 }

@@ -10,7 +10,7 @@ mod pins;
 mod sources;
 
 pub use error::{AttachError, LoadError};
-pub use interface::{AttachMode, Attached};
+pub use interface::{AttachMode, Attached, default_route_interfaces, names as interface_names};
 pub use pins::{Inherited, PinDirectory};
 pub use sources::{SlotView, Sources};
 
@@ -20,6 +20,7 @@ use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 use common::counters::{Counters, Sighted, TableCounters};
 use common::key::{HashSeed, Key};
+use common::rule::Rule;
 use common::settings::{PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
 
 use crate::compile::Image;
@@ -38,6 +39,8 @@ pub struct Datapath {
     sources: Sources,
     attached: Vec<Attached>,
     pins: PinDirectory,
+    /// Whether the table is that of an earlier policy.
+    inherits: bool,
 }
 
 impl Datapath {
@@ -51,10 +54,11 @@ impl Datapath {
             return Err(LoadError::NoObject);
         }
         let mut settings = image.settings;
-        settings.seed = match pins.inherit(&settings)? {
-            Inherited::Table(identity) => identity.seed,
-            Inherited::Nothing => random_seed()?,
+        let (seed, inherits) = match pins.inherit(&settings)? {
+            Inherited::Table(identity) => (identity.seed, true),
+            Inherited::Nothing => (random_seed()?, false),
         };
+        settings.seed = seed;
         settings.multi_buffer = u32::from(kernel_has_multi_buffer());
         let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
         let rings = (settings.shape.all_sets() * common::table::SLOTS).saturating_mul(settings.ring_words).max(1);
@@ -78,7 +82,7 @@ impl Datapath {
         let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
         table.set(0, TableIdentity::of(&settings), 0)?;
         let sources = Sources::map(array_of(&ebpf, "SOURCES")?, settings)?;
-        Ok(Self { ebpf, settings, counters: image.counters(), sources, attached: Vec::new(), pins })
+        Ok(Self { ebpf, settings, counters: image.counters(), sources, attached: Vec::new(), pins, inherits })
     }
 
     /// The counters of every row, summed over CPUs.
@@ -140,6 +144,16 @@ impl Datapath {
         &self.settings
     }
 
+    /// The ring of a log rule in the slot with this number.
+    #[must_use]
+    pub fn ring(&self, slot: u32, rule: &Rule) -> Vec<u64> {
+        let first = slot * self.settings.ring_words + u32::from(rule.ring);
+        let Some(map) = self.ebpf.map("RINGS").and_then(|map| Array::<_, u64>::try_from(map).ok()) else {
+            return Vec::new();
+        };
+        (first..first + rule.most as u32).map_while(|word| map.get(&word, 0).ok()).collect()
+    }
+
     /// Tells the kernel what changes while a policy is in force, in one map write.
     ///
     /// # Errors
@@ -161,7 +175,7 @@ impl Datapath {
 }
 
 fn write_policy(ebpf: &mut Ebpf, image: &Image) -> Result<(), LoadError> {
-    let mut rules = Array::<_, common::rule::Rule>::try_from(map_mut(ebpf, "RULES")?)?;
+    let mut rules = Array::<_, Rule>::try_from(map_mut(ebpf, "RULES")?)?;
     for (row, rule) in (0u32..).zip(&image.rules) {
         rules.set(row, rule, 0)?;
     }

@@ -1,0 +1,90 @@
+//! What is typed.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::control::DEFAULT_SOCKET;
+
+/// Weir: holds a host's callers to their limits, at the kernel edge.
+#[derive(Debug, Parser)]
+#[command(name = "agent", version, args_conflicts_with_subcommands = true, max_term_width = 100)]
+#[command(after_help = "Exit status: 0 done; 1 failed while running; 2 wrong usage or config (nothing was touched).")]
+pub struct Cli {
+    /// What to do; without a command, the agent runs.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// How to run.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// How the agent runs.
+#[derive(Clone, Debug, Args)]
+pub struct Run {
+    /// The limits to enforce; without one, built-in limits are observed on the interfaces of the default route
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// How to talk to a running agent, and how to print what it says.
+#[derive(Clone, Debug, Args)]
+pub struct Ask {
+    /// The running agent's control socket
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    pub control: PathBuf,
+    /// Print one JSON document instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the agent (the same as without a command)
+    Run(Run),
+    /// Validate a config, and print what it would enforce
+    Check {
+        /// The config
+        file: PathBuf,
+        /// Print one JSON document instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Mode, uptime, interfaces and how they are attached, totals, table occupancy
+    Status(Ask),
+    /// Each limit: definition, passed, throttled, would-throttle, keys tracked
+    Limits(Ask),
+    /// The busiest and most throttled sources
+    Top {
+        /// Print one table and end (the only way yet)
+        #[arg(long)]
+        once: bool,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Everything known of one source: class, each limit's remaining allowance, retry-after, counters
+    Show {
+        /// The source's address
+        source: IpAddr,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Forget the state of one source: it has its whole allowance again
+    Reset {
+        /// The source's address
+        source: IpAddr,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Take out of the kernel all that an earlier run left there
+    Detach {
+        /// The config that run had, for where its pins are
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+}

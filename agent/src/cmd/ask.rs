@@ -1,0 +1,125 @@
+//! The verbs that ask the running agent.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::table::{self, number};
+use super::{Print, USAGE};
+use crate::cli::Ask;
+use crate::control::{Client, Request, Reset};
+use crate::stats::{LimitStatus, SourceStatus, Status, TopRow};
+
+/// Asks, and prints the answer one way or the other.
+fn ask<T: DeserializeOwned + Serialize>(
+    options: &Ask,
+    request: &Request,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<ExitCode> {
+    let answer: T = Client::new(&options.control).ask(request)?;
+    match Print::from(options.json) {
+        Print::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
+        Print::Table => println!("{}", table(&answer)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::Status, |status: &Status| {
+        let interfaces: Vec<String> =
+            status.interfaces.iter().map(|on| format!("{} ({})", on.name, on.attach)).collect();
+        let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
+        let traffic = |packets, bytes| format!("{} packets, {} bytes", number(packets), number(bytes));
+        let totals = &status.totals;
+        let sources = &status.sources;
+        let mut text = table::pairs([
+            ("version", status.version.clone()),
+            ("mode", status.mode.clone()),
+            ("uptime", uptime.to_string()),
+            ("config", status.config.clone().unwrap_or_else(|| "none: built-in limits, observed only".to_owned())),
+            ("interfaces", interfaces.join(", ")),
+            ("passed", traffic(totals.passed_packets, totals.passed_bytes)),
+            ("throttled", traffic(totals.throttled_packets, totals.throttled_bytes)),
+            ("sources", format!("{} of {} tracked, {} evicted", number(sources.tracked), number(sources.capacity), number(sources.evicted))),
+        ]);
+        for note in &status.notes {
+            text.push_str("\nnote: ");
+            text.push_str(note);
+        }
+        text
+    })
+}
+
+pub fn limits(options: &Ask) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::Limits, |limits: &Vec<LimitStatus>| {
+        table::render(
+            ["LIMIT", "DIRECTION", "KEY", "RATE", "ALGORITHM", "BURST", "PASSED", "THROTTLED", "WOULD THROTTLE", "KEYS"],
+            5,
+            limits.iter().map(|limit| {
+                [
+                    limit.name.clone(),
+                    limit.direction.clone(),
+                    limit.key.clone(),
+                    format!("{} {}", limit.rate, limit.unit),
+                    limit.algorithm.clone(),
+                    number(limit.burst),
+                    number(limit.passed.packets),
+                    number(limit.throttled.packets),
+                    number(limit.would_throttle.packets),
+                    number(limit.keys),
+                ]
+            }),
+        )
+    })
+}
+
+pub fn top(once: bool, options: &Ask) -> anyhow::Result<ExitCode> {
+    if !once {
+        eprintln!("the live view is not in this version: use agent top --once");
+        return Ok(ExitCode::from(USAGE));
+    }
+    ask(options, &Request::Top, |rows: &Vec<TopRow>| {
+        table::render(
+            ["SOURCE", "LIMIT", "PASSED", "THROTTLED"],
+            2,
+            rows.iter().map(|row| {
+                [row.source.clone(), row.limit.clone(), number(row.passed_packets), number(row.throttled_packets)]
+            }),
+        )
+    })
+}
+
+pub fn show(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::Show { source }, |status: &SourceStatus| {
+        let last = status.last_refused.as_ref().map_or_else(
+            || "never, as far as is remembered".to_owned(),
+            |last| format!("{} ago by limit {}", table::seconds(last.seconds_ago), last.limit),
+        );
+        let head = table::pairs([
+            ("source", status.source.clone()),
+            ("class", status.class.clone()),
+            ("never limited", if status.never_limit { "yes" } else { "no" }.to_owned()),
+            ("last refused", last),
+        ]);
+        let limits = table::render(
+            ["LIMIT", "REMAINING", "RETRY AFTER", "PASSED", "THROTTLED"],
+            1,
+            status.limits.iter().map(|limit| {
+                [
+                    limit.name.clone(),
+                    number(limit.remaining),
+                    table::seconds(limit.retry_after_seconds),
+                    number(limit.passed_packets),
+                    number(limit.throttled_packets),
+                ]
+            }),
+        );
+        format!("{head}\n\n{limits}")
+    })
+}
+
+pub fn reset(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::Reset { source }, |reset: &Reset| format!("{} states of {source} forgotten", reset.forgotten))
+}

@@ -1,0 +1,116 @@
+//! `agent check`: validates, and tells what would be enforced.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use common::packet::Direction;
+use serde::Serialize;
+
+use super::{Print, USAGE, table};
+use crate::compile::compile;
+use crate::config;
+use crate::config::policy::Config;
+use crate::datapath::interface_names;
+
+/// The document of `agent check --json`.
+#[derive(Serialize)]
+struct Checked {
+    valid: bool,
+    warnings: Vec<String>,
+    lacking: Vec<String>,
+    limits: Vec<CheckedLimit>,
+}
+
+#[derive(Serialize)]
+struct CheckedLimit {
+    name: String,
+    direction: String,
+    key: String,
+    unit: String,
+    algorithm: String,
+    rate: String,
+    burst: u64,
+}
+
+pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
+    let loaded = match config::load(file) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            if print == Print::Json {
+                println!("{}", serde_json::to_string_pretty(&error.document())?);
+            } else {
+                eprintln!("{error}");
+            }
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    if let Err(error) = compile(&loaded.config, Direction::Ingress) {
+        eprintln!("{}: {error}", file.display());
+        return Ok(ExitCode::from(USAGE));
+    }
+    let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
+    let checked = Checked { valid: true, warnings, lacking: lacking(&loaded.config), limits: limits(&loaded.config) };
+    match print {
+        Print::Json => println!("{}", serde_json::to_string_pretty(&checked)?),
+        Print::Table => show(file, &loaded.config, &checked),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(file: &Path, config: &Config, checked: &Checked) {
+    println!("{} is valid; in mode {} it would hold", file.display(), config.agent.mode);
+    println!(
+        "{}",
+        table::render(
+            ["LIMIT", "DIRECTION", "KEY", "RATE", "ALGORITHM", "BURST"],
+            5,
+            checked.limits.iter().map(|limit| {
+                [
+                    limit.name.clone(),
+                    limit.direction.clone(),
+                    limit.key.clone(),
+                    format!("{} {}", limit.rate, limit.unit),
+                    limit.algorithm.clone(),
+                    table::number(limit.burst),
+                ]
+            })
+        )
+    );
+    for warning in &checked.warnings {
+        eprintln!("warning: {warning}");
+    }
+    for lacking in &checked.lacking {
+        eprintln!("this host lacks: {lacking}");
+    }
+}
+
+fn limits(config: &Config) -> Vec<CheckedLimit> {
+    config
+        .limits
+        .iter()
+        .map(|limit| CheckedLimit {
+            name: limit.name.clone(),
+            direction: limit.direction_name().to_owned(),
+            key: limit.key.to_string(),
+            unit: limit.unit.to_string(),
+            algorithm: limit.algorithm.to_string(),
+            rate: limit.rate_text(),
+            burst: limit.burst,
+        })
+        .collect()
+}
+
+/// What this host lacks for the config.
+fn lacking(config: &Config) -> Vec<String> {
+    let mut lacking = Vec::new();
+    let names = interface_names();
+    for pattern in &config.agent.interfaces {
+        if !names.iter().any(|name| pattern.matches(name)) {
+            lacking.push(format!("an interface {pattern}: it has {}", names.join(", ")));
+        }
+    }
+    if !config.limits.is_empty() && !Path::new("/sys/fs/bpf").exists() {
+        lacking.push("BPF: there is no /sys/fs/bpf".to_owned());
+    }
+    lacking
+}

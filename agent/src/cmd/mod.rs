@@ -1,0 +1,47 @@
+//! One file a verb.
+
+mod ask;
+mod check;
+mod detach;
+mod run;
+mod table;
+
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command};
+
+/// Wrong usage or config: nothing was touched.
+const USAGE: u8 = 2;
+
+/// Does what was typed.
+///
+/// # Errors
+///
+/// When it failed while running; wrong usage and configs are told of here and end in exit status 2.
+pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command.unwrap_or(Command::Run(cli.run)) {
+        Command::Run(options) => run::run(&options),
+        Command::Check { file, json } => check::check(&file, json.into()),
+        Command::Status(options) => ask::status(&options),
+        Command::Limits(options) => ask::limits(&options),
+        Command::Top { once, ask } => ask::top(once, &ask),
+        Command::Show { source, ask } => ask::show(source, &ask),
+        Command::Reset { source, ask } => ask::reset(source, &ask),
+        Command::Detach { config } => detach::detach(config.as_deref()),
+    }
+}
+
+/// How a document is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Print {
+    /// As a table for people.
+    Table,
+    /// As one JSON document.
+    Json,
+}
+
+impl From<bool> for Print {
+    fn from(json: bool) -> Self {
+        if json { Self::Json } else { Self::Table }
+    }
+}

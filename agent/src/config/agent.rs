@@ -1,0 +1,76 @@
+//! `[agent]`.
+
+use super::policy::{AgentConfig, Attach, DEFAULT_PINS, InterfacePattern, Mode, OnExit};
+use super::prefix;
+use super::report::Problems;
+use super::table::Table;
+use crate::control::DEFAULT_SOCKET;
+
+/// The most keys the table of sources can be made for: 512 MiB with one limit.
+const MOST_SOURCES: u64 = 1 << 24;
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            interfaces: Vec::new(),
+            attach: Attach::Auto,
+            mode: Mode::Enforce,
+            on_exit: OnExit::Keep,
+            control: DEFAULT_SOCKET.into(),
+            pins: DEFAULT_PINS.into(),
+            metrics: None,
+            max_sources: 1_000_000,
+            never_limit: Vec::new(),
+        }
+    }
+}
+
+pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
+    let mut agent = AgentConfig::default();
+    for (text, span) in table.strings("interfaces", "[\"eth0\"]") {
+        if text.is_empty() || text.len() > 15 || text.contains(['/', ' ']) {
+            let help = "write a name as `ip link` shows it, or a pattern as \"ens*\"";
+            table.problems.error(span, format!("{text:?} cannot be an interface's name"), help);
+        } else {
+            agent.interfaces.push(InterfacePattern(text.to_owned()));
+        }
+    }
+    agent.attach = table.word("attach", Attach::WORDS).unwrap_or(agent.attach);
+    if agent.attach == Attach::Tc {
+        let span = table.span_of("attach");
+        table.problems.error(span, "attach = \"tc\" is not in this version", "write \"auto\", \"native\" or \"generic\"");
+    }
+    agent.mode = table.word("mode", Mode::WORDS).unwrap_or(agent.mode);
+    agent.on_exit = table.word("on_exit", OnExit::WORDS).unwrap_or(agent.on_exit);
+    if let Some((text, span)) = table.string("control", "\"/run/weir/control.sock\"") {
+        agent.control = path(text, span, table.problems).unwrap_or(agent.control);
+    }
+    if let Some((text, span)) = table.string("pins", "\"/sys/fs/bpf/weir\"") {
+        agent.pins = path(text, span, table.problems).unwrap_or(agent.pins);
+    }
+    if let Some(number) = table.number("max_sources", 1, MOST_SOURCES) {
+        agent.max_sources = u32::try_from(number).unwrap_or(u32::MAX);
+    }
+    for (text, span) in table.strings("never_limit", "[\"192.0.2.10\"]") {
+        match prefix::parse(text) {
+            Ok(prefix) => {
+                if prefix.mapped_length() == 0 || prefix.mapped_length() == 96 {
+                    let help = "to count without throttling, set mode = \"observe\"";
+                    table.problems.warning(span, format!("{text} is every address: nothing will be limited"), help);
+                }
+                agent.never_limit.push(prefix);
+            }
+            Err(wrong) => table.problems.error(span, wrong.message, wrong.help),
+        }
+    }
+    table.finish();
+    agent
+}
+
+fn path(text: &str, span: super::report::Span, problems: &mut Problems) -> Option<std::path::PathBuf> {
+    if text.starts_with('/') {
+        return Some(text.into());
+    }
+    problems.error(span, format!("{text:?} is not an absolute path"), "begin it with /");
+    None
+}

@@ -1,0 +1,458 @@
+//! A config that has been validated: what is invalid cannot be written down in these types.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+pub use common::limiter::Rate;
+pub use common::packet::Direction;
+
+/// Where maps and links are pinned unless said otherwise.
+pub const DEFAULT_PINS: &str = "/sys/fs/bpf/weir";
+
+/// Everything of a limits.toml.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// `[agent]`.
+    pub agent: AgentConfig,
+    /// `[[class]]`, in the file's order.
+    pub classes: Vec<Class>,
+    /// `[[limit]]`, in the file's order.
+    pub limits: Vec<Limit>,
+}
+
+/// `[agent]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentConfig {
+    /// Names, or patterns with `*`.
+    pub interfaces: Vec<InterfacePattern>,
+    /// Where to hook in.
+    pub attach: Attach,
+    /// Whether to throttle.
+    pub mode: Mode,
+    /// What becomes of the limits when the agent ends.
+    pub on_exit: OnExit,
+    /// The control socket.
+    pub control: PathBuf,
+    /// The directory of pins, in a BPF file system.
+    pub pins: PathBuf,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// Capacity of the table of sources.
+    pub max_sources: u32,
+    /// Never throttled.
+    pub never_limit: Vec<Prefix>,
+}
+
+/// Names written in a config: each enum's words, for parsing, listing and printing.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$variant_doc])* $variant),+ }
+
+        impl $name {
+            /// Every word there is, in order.
+            pub const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant)),+];
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+    };
+}
+
+words!(
+    /// Where to hook in.
+    Attach {
+        /// Native XDP, else TC.
+        Auto = "auto",
+        /// Native XDP or not at all.
+        Native = "native",
+        /// Generic XDP.
+        Generic = "generic",
+        /// TC.
+        Tc = "tc",
+    }
+);
+words!(
+    /// Whether to throttle.
+    Mode {
+        /// Throttle.
+        Enforce = "enforce",
+        /// Count what would be throttled, and throttle nothing.
+        Observe = "observe",
+    }
+);
+words!(
+    /// What becomes of the limits when the agent ends.
+    OnExit {
+        /// They stay in force.
+        Keep = "keep",
+        /// They are taken out.
+        Detach = "detach",
+    }
+);
+words!(
+    /// Which packets a limit is for.
+    ProtocolFilter {
+        /// All.
+        Any = "any",
+        /// TCP.
+        Tcp = "tcp",
+        /// UDP.
+        Udp = "udp",
+        /// ICMP and ICMPv6.
+        Icmp = "icmp",
+    }
+);
+words!(
+    /// What a limit counts by.
+    Key {
+        /// The other side's address.
+        Source = "source",
+        /// The address and the local port.
+        SourcePort = "source-port",
+        /// The class of the address.
+        Class = "class",
+        /// The interface.
+        Interface = "interface",
+    }
+);
+words!(
+    /// What a limit counts.
+    Unit {
+        /// Packets.
+        Packets = "packets",
+        /// Bytes of whole frames.
+        Bytes = "bytes",
+        /// TCP connections: SYN without ACK.
+        Connections = "connections",
+        /// HTTP/1.x request heads and DNS queries.
+        Requests = "requests",
+    }
+);
+words!(
+    /// How a limit counts.
+    Algorithm {
+        /// Refilled continuously, holding at most the burst.
+        TokenBucket = "token-bucket",
+        /// Drained continuously, holding at most the burst.
+        LeakyBucket = "leaky-bucket",
+        /// A count that starts over.
+        FixedWindow = "fixed-window",
+        /// Two counts, the older one weighed.
+        SlidingWindow = "sliding-window",
+        /// Every instant.
+        SlidingLog = "sliding-log",
+    }
+);
+words!(
+    /// What becomes of a new key when the table is full of busier ones.
+    OnFull {
+        /// Its packets pass.
+        Pass = "pass",
+        /// They are refused.
+        Throttle = "throttle",
+        /// One bucket for all of them.
+        Share = "share",
+    }
+);
+
+impl Key {
+    /// Whether keys hold an address.
+    #[must_use]
+    pub const fn has_address(self) -> bool {
+        matches!(self, Self::Source | Self::SourcePort)
+    }
+
+    /// Whether keys hold a port.
+    #[must_use]
+    pub const fn has_port(self) -> bool {
+        matches!(self, Self::SourcePort)
+    }
+
+    /// Whether an address alone says which key is its.
+    #[must_use]
+    pub const fn is_of_one_address(self) -> bool {
+        matches!(self, Self::Source | Self::Class)
+    }
+}
+
+impl Algorithm {
+    /// Whether it has a burst.
+    #[must_use]
+    pub const fn has_burst(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
+/// A name of an interface, or a pattern of names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct InterfacePattern(pub(super) String);
+
+impl InterfacePattern {
+    /// Whether `name` is meant. `*` stands for any characters, `?` for one.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        glob_match::glob_match(&self.0, name)
+    }
+}
+
+impl fmt::Display for InterfacePattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// A prefix without host bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix(pub(super) ipnet::IpNet);
+
+impl Prefix {
+    /// The address as 16 bytes, IPv4 as IPv4-mapped IPv6.
+    #[must_use]
+    pub fn mapped_address(&self) -> [u8; 16] {
+        crate::stats::mapped(self.0.network())
+    }
+
+    /// The length in bits of the mapped address.
+    #[must_use]
+    pub fn mapped_length(&self) -> u32 {
+        u32::from(self.0.prefix_len()) + if self.0.network().is_ipv4() { 96 } else { 0 }
+    }
+
+    /// Whether it holds the address.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.contains(&address)
+    }
+
+    /// Whether it holds all of the other.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.0.contains(&other.0)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// `[[class]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Unique.
+    pub name: String,
+    /// Its prefixes, at least one.
+    pub sources: Vec<Prefix>,
+    /// What it gets.
+    pub service: Service,
+}
+
+/// What a class gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// So many times every limit.
+    Multiplier(Multiplier),
+    /// No limit at all.
+    Unlimited,
+}
+
+/// A factor above 0, exact: numerator and denominator without a common factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Multiplier {
+    numerator: u64,
+    denominator: u64,
+}
+
+impl Multiplier {
+    /// Once.
+    pub const ONE: Self = Self { numerator: 1, denominator: 1 };
+
+    /// The factor in steps of a millionth, rounded; `None` outside a millionth to a million.
+    #[must_use]
+    pub fn new(factor: f64) -> Option<Self> {
+        const STEPS: u64 = 1_000_000;
+        let steps = (factor * STEPS as f64).round();
+        if !(1.0..=(STEPS * STEPS) as f64).contains(&steps) {
+            return None;
+        }
+        let steps = steps as u64;
+        let common = greatest_common_divisor(steps, STEPS);
+        Some(Self { numerator: steps / common, denominator: STEPS / common })
+    }
+
+    /// `rate` so many times, exactly.
+    #[must_use]
+    pub fn rate(self, rate: Rate) -> Rate {
+        // Count × numerator over period × denominator, reduced; rates and factors are bounded such that both fit.
+        let count = u128::from(rate.count) * u128::from(self.numerator);
+        let period = u128::from(rate.per_nanoseconds) * u128::from(self.denominator);
+        let common = greatest_common_divisor_wide(count, period);
+        let (mut count, mut period) = (count / common, period / common);
+        while count > u128::from(u64::MAX) || period > u128::from(u64::MAX) {
+            count /= 2;
+            period = period.div_ceil(2);
+        }
+        Rate { count: (count as u64).max(1), per_nanoseconds: period as u64 }
+    }
+
+    /// `units` so many times, rounded down.
+    #[must_use]
+    pub fn units(self, units: u64) -> u64 {
+        let scaled = u128::from(units) * u128::from(self.numerator) / u128::from(self.denominator);
+        u64::try_from(scaled).unwrap_or(u64::MAX)
+    }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+fn greatest_common_divisor_wide(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { greatest_common_divisor_wide(b, a % b) }
+}
+
+/// `[[limit]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Unique.
+    pub name: String,
+    /// Which way.
+    pub direction: Direction,
+    /// Which packets.
+    pub protocol: ProtocolFilter,
+    /// Which local ports; `None`: every packet, those without ports too.
+    pub ports: Option<PortSet>,
+    /// By what.
+    pub key: Key,
+    /// Sources in one IPv4 prefix of this length share a key.
+    pub ipv4_prefix: u8,
+    /// Likewise for IPv6.
+    pub ipv6_prefix: u8,
+    /// What is counted.
+    pub unit: Unit,
+    /// How.
+    pub algorithm: Algorithm,
+    /// How many in what time.
+    pub rate: Rate,
+    /// As the operator wrote it.
+    pub rate_text: String,
+    /// At once, in units; for windows and logs the rate's count.
+    pub burst: u64,
+    /// What lies above.
+    pub throttle: Throttle,
+    /// What is done to what is refused.
+    pub action: Action,
+    /// When the table is full.
+    pub on_full: OnFull,
+    /// Further rates on the same key.
+    pub tiers: Vec<Tier>,
+}
+
+impl Limit {
+    /// `ingress` or `egress`.
+    #[must_use]
+    pub const fn direction_name(&self) -> &'static str {
+        match self.direction {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        }
+    }
+
+    /// All rates as the operator wrote them.
+    #[must_use]
+    pub fn rate_text(&self) -> String {
+        std::iter::once(self.rate_text.as_str()).chain(self.tiers.iter().map(|tier| tier.text.as_str())).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A further rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// How many in what time.
+    pub rate: Rate,
+    /// At once, in units.
+    pub burst: u64,
+    /// As the operator wrote it.
+    pub text: String,
+}
+
+/// What lies above the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Throttle {
+    /// Nothing passes.
+    Hard,
+    /// Up to so many times the limit passes, counted apart.
+    Soft(Multiplier),
+    /// Up to so many times the limit passes while the host has room.
+    Elastic(Multiplier),
+}
+
+impl Throttle {
+    /// Whether it depends on the host.
+    #[must_use]
+    pub const fn is_elastic(self) -> bool {
+        matches!(self, Self::Elastic(_))
+    }
+}
+
+/// What is done to what is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Dropped.
+    Drop,
+    /// Counted only.
+    Observe,
+    /// Answered.
+    Reject,
+    /// Passed on, marked.
+    Mark(Mark),
+    /// Delayed.
+    Shape,
+}
+
+/// How a packet is marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The packet's mark inside this host.
+    pub mark: u32,
+    /// Its code point on the wire, if it is to be changed.
+    pub dscp: Option<u8>,
+}
+
+/// Ports, as ranges that neither touch nor overlap.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortSet(Vec<(u16, u16)>);
+
+impl PortSet {
+    /// From ranges in any order.
+    #[must_use]
+    pub fn new(mut ranges: Vec<(u16, u16)>) -> Self {
+        ranges.sort_unstable();
+        let mut merged: Vec<(u16, u16)> = Vec::new();
+        for (first, last) in ranges {
+            match merged.last_mut() {
+                Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+                _ => merged.push((first, last)),
+            }
+        }
+        Self(merged)
+    }
+
+    /// Whether the port is one of them.
+    #[must_use]
+    pub fn contains(&self, port: u16) -> bool {
+        self.0.iter().any(|(first, last)| (*first..=*last).contains(&port))
+    }
+
+    /// Every port.
+    pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
+        self.0.iter().flat_map(|(first, last)| *first..=*last)
+    }
+}

@@ -1,0 +1,233 @@
+//! Rates, sizes and times as an operator writes them. Every one carries its unit.
+//!
+//! A rate is a count, a slash and a time: `1000/s`, `60/min`, `10/5s`. A byte rate's count is a size: `10MB/s`,
+//! `1GiB/h`; `100Mbit/s` is in bits, of which eight are a byte. Sizes are by powers of 1000 (`kB`, `MB`, `GB`, `TB`) or
+//! of 1024 (`KiB`, `MiB`, `GiB`, `TiB`). Times are `ms`, `s`, `min`, `h`, `day`, `week`, with a number before them if
+//! it is not one.
+
+use common::limiter::Rate;
+
+use super::policy::Unit;
+
+/// The largest count of a rate, so that every product the limiters form fits.
+pub const LARGEST_COUNT: u64 = 1 << 40;
+
+
+/// Why a text is not a rate: what is wrong, and what to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// What is wrong.
+    pub message: String,
+    /// What to write.
+    pub help: String,
+}
+
+fn wrong(message: impl Into<String>, help: impl Into<String>) -> Wrong {
+    Wrong { message: message.into(), help: help.into() }
+}
+
+/// Parses the rate of a limit on `unit`.
+///
+/// # Errors
+///
+/// With what to write instead.
+pub fn rate(text: &str, unit: Unit) -> Result<Rate, Wrong> {
+    let example = if unit == Unit::Bytes { "\"10MB/s\" or \"100Mbit/s\"" } else { "\"1000/s\", \"60/min\" or \"10/5s\"" };
+    let Some((count, time)) = text.split_once('/') else {
+        return Err(wrong(format!("{text:?} is not a rate: it says no time"), format!("write {example}")));
+    };
+    let per_nanoseconds =
+        time_nanoseconds(time).map_err(|message| wrong(message, format!("write a time after the slash: {example}")))?;
+    let (number, suffix) = split_number(count);
+    let number = whole(number).ok_or_else(|| wrong(format!("{number:?} is not a whole number"), format!("write {example}")))?;
+    let count = match (unit, suffix) {
+        (Unit::Bytes, "") => {
+            return Err(wrong("a byte rate needs a unit", format!("write {number}B/s, {number}kB/s or {number}Mbit/s as is meant")));
+        }
+        (Unit::Bytes, suffix) => match (byte_unit(suffix), bit_unit(suffix)) {
+            (Some(bytes), _) => u128::from(number) * bytes,
+            // Whole bytes in eight times the time say the same as bits.
+            (_, Some(bits)) => {
+                let count = u128::from(number) * bits;
+                if count == 0 {
+                    return Err(zero());
+                }
+                return reduced(count, u128::from(per_nanoseconds) * 8);
+            }
+            _ => return Err(wrong(format!("{suffix:?} is no unit of bytes or bits"), format!("write {example}"))),
+        },
+        (_, "") => u128::from(number),
+        (_, suffix) if byte_unit(suffix).is_some() || bit_unit(suffix).is_some() => {
+            return Err(wrong(
+                format!("a rate of bytes ({text}) on a limit that counts {unit}"),
+                format!("write {number}/s, or unit = \"bytes\""),
+            ));
+        }
+        (_, suffix) => {
+            return Err(wrong(format!("{suffix:?} after the number means nothing here"), format!("write {example}")));
+        }
+    };
+    if count == 0 {
+        return Err(zero());
+    }
+    let count = u64::try_from(count).ok().filter(|count| *count <= LARGEST_COUNT).ok_or_else(|| too_large(text))?;
+    let rate = Rate { count, per_nanoseconds };
+    if rate.nanoseconds_for(1) > u128::from(time_nanoseconds("366day").unwrap_or(u64::MAX)) {
+        return Err(wrong(format!("{text} is less than one a year"), "write at least \"1/day\"".to_owned()));
+    }
+    Ok(rate)
+}
+
+fn zero() -> Wrong {
+    wrong("a rate of 0 lets nothing pass", "write a rate above 0; to let nothing pass, ban the source")
+}
+
+fn too_large(text: &str) -> Wrong {
+    wrong(format!("{text} is more than a limit can count"), format!("write at most {LARGEST_COUNT} in any time"))
+}
+
+fn reduced(count: u128, per: u128) -> Result<Rate, Wrong> {
+    let (mut a, mut b) = (count, per);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    let fit = |value: u128| u64::try_from(value / a).ok();
+    match (fit(count).filter(|count| *count <= LARGEST_COUNT), fit(per)) {
+        (Some(count), Some(per_nanoseconds)) => Ok(Rate { count, per_nanoseconds }),
+        _ => Err(too_large("this rate")),
+    }
+}
+
+/// Parses a burst: units for counts, a size for bytes.
+///
+/// # Errors
+///
+/// With what to write instead.
+pub fn size(text: &str) -> Result<u64, Wrong> {
+    let (number, suffix) = split_number(text);
+    let help = || "write a size as \"256KiB\" or \"1MB\"".to_owned();
+    let number = whole(number).ok_or_else(|| wrong(format!("{text:?} does not begin with a whole number"), help()))?;
+    if suffix.is_empty() {
+        return Err(wrong("a size needs a unit", format!("write \"{number}B\", \"{number}KiB\" or \"{number}MB\" as is meant")));
+    }
+    let unit = byte_unit(suffix).ok_or_else(|| wrong(format!("{suffix:?} is no unit of bytes"), help()))?;
+    u64::try_from(u128::from(number) * unit).ok().filter(|size| *size <= LARGEST_COUNT).ok_or_else(|| too_large(text))
+}
+
+fn split_number(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '_')).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    (number, suffix.trim())
+}
+
+fn whole(text: &str) -> Option<u64> {
+    text.replace('_', "").parse().ok()
+}
+
+fn byte_unit(text: &str) -> Option<u128> {
+    Some(match text {
+        "B" => 1,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    })
+}
+
+fn bit_unit(text: &str) -> Option<u128> {
+    Some(match text {
+        "bit" => 1,
+        "kbit" | "Kbit" => 1_000,
+        "Mbit" => 1_000_000,
+        "Gbit" => 1_000_000_000,
+        "Tbit" => 1_000_000_000_000,
+        _ => return None,
+    })
+}
+
+/// A time in nanoseconds.
+fn time_nanoseconds(text: &str) -> Result<u64, String> {
+    let (number, suffix) = split_number(text.trim());
+    let number = if number.is_empty() { 1 } else { whole(number).ok_or_else(|| format!("{number:?} is not a whole number"))? };
+    let unit: u64 = match suffix {
+        "ms" => 1_000_000,
+        "s" | "sec" | "second" => 1_000_000_000,
+        "m" | "min" | "minute" => 60_000_000_000,
+        "h" | "hour" => 3_600_000_000_000,
+        "d" | "day" => 86_400_000_000_000,
+        "week" => 604_800_000_000_000,
+        "" => return Err("there is no time after the slash".to_owned()),
+        other => return Err(format!("{other:?} is no unit of time")),
+    };
+    let longest = 366 * 86_400_000_000_000;
+    number
+        .checked_mul(unit)
+        .filter(|time| (1_000_000..=longest).contains(time))
+        .ok_or_else(|| format!("{text} is not a time from 1 ms to 366 days"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates_are_what_they_say() {
+        let seconds = |count, seconds: u64| Rate { count, per_nanoseconds: seconds * 1_000_000_000 };
+        for (text, unit, expected) in [
+            ("1000/s", Unit::Packets, seconds(1_000, 1)),
+            ("1_000/s", Unit::Packets, seconds(1_000, 1)),
+            ("60/min", Unit::Connections, seconds(60, 60)),
+            ("60/h", Unit::Requests, seconds(60, 3_600)),
+            ("1/day", Unit::Packets, seconds(1, 86_400)),
+            ("10/5s", Unit::Packets, seconds(10, 5)),
+            ("10MB/s", Unit::Bytes, seconds(10_000_000, 1)),
+            ("1GiB/h", Unit::Bytes, seconds(1 << 30, 3_600)),
+        ] {
+            assert_eq!(rate(text, unit), Ok(expected), "{text}");
+        }
+        let rate = rate("100Mbit/s", Unit::Bytes).unwrap();
+        assert_eq!(u128::from(rate.count) * 1_000_000_000, 12_500_000 * u128::from(rate.per_nanoseconds));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_what_to_write() {
+        for (text, unit, message, help) in [
+            ("1000", Unit::Packets, "says no time", "1000/s"),
+            ("1000/", Unit::Packets, "no time after", "1000/s"),
+            ("1000/fortnight", Unit::Packets, "no unit of time", "1000/s"),
+            ("0/s", Unit::Packets, "rate of 0", "above 0"),
+            ("0Mbit/s", Unit::Bytes, "rate of 0", "above 0"),
+            ("10MB/s", Unit::Packets, "counts packets", "unit = \"bytes\""),
+            ("10/s", Unit::Bytes, "needs a unit", "10kB/s"),
+            ("10MX/s", Unit::Bytes, "no unit of bytes", "10MB/s"),
+            ("1.5/s", Unit::Packets, "means nothing", "60/min"),
+            ("99999999999999999999/s", Unit::Packets, "whole number", "1000/s"),
+            ("9999999999999/s", Unit::Packets, "more than a limit can count", "at most"),
+        ] {
+            let wrong = rate(text, unit).unwrap_err();
+            assert!(wrong.message.contains(message), "{text}: {}", wrong.message);
+            assert!(wrong.help.contains(help), "{text}: {}", wrong.help);
+        }
+        assert_eq!(size("256KiB"), Ok(256 << 10));
+        assert!(size("256").unwrap_err().help.contains("256KiB"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_what_is_read(count in 1u64..LARGEST_COUNT, time in 1u64..60, unit in prop_oneof![Just(("s", 1u64)), Just(("min", 60)), Just(("h", 3_600))]) {
+            let read = rate(&format!("{count}/{time}{}", unit.0), Unit::Packets);
+            prop_assert_eq!(read, Ok(Rate { count, per_nanoseconds: time * unit.1 * 1_000_000_000 }));
+        }
+
+        #[test]
+        fn no_text_is_too_much(text in ".{0,40}") {
+            let _ = (rate(&text, Unit::Packets), rate(&text, Unit::Bytes), size(&text));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The command line's side of the control socket.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use super::{Request, Response};
+
+/// How long to wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// No answer, or one that is an error.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// Nobody answers.
+    #[error("no agent answers on {}: start one (agent --config FILE), or name its socket with --control", .0.display())]
+    NotRunning(PathBuf),
+    /// No permission.
+    #[error("the control socket {} may not be used by this user: run as root, or join the group weir", .0.display())]
+    NotPermitted(PathBuf),
+    /// It broke off.
+    #[error("talking to the agent on {} failed: {source}", path.display())]
+    Broken {
+        /// Which socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The agent said no.
+    #[error("{0}")]
+    Refused(String),
+    /// It said something else.
+    #[error("the agent's answer is not what this version understands: {0}")]
+    Foreign(serde_json::Error),
+}
+
+/// A way to ask the running agent.
+#[derive(Clone, Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+impl Client {
+    /// For the socket at `path`.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// Asks, and reads the answer as `T`.
+    ///
+    /// # Errors
+    ///
+    /// When nobody answers, or the answer is an error.
+    pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
+        match self.exchange(request)? {
+            Response::Ok(document) => serde_json::from_value(document).map_err(ClientError::Foreign),
+            Response::Error(reason) => Err(ClientError::Refused(reason)),
+        }
+    }
+
+    fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
+        let broken = |source| ClientError::Broken { path: self.path.clone(), source };
+        let mut stream = UnixStream::connect(&self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(self.path.clone()),
+            io::ErrorKind::PermissionDenied => ClientError::NotPermitted(self.path.clone()),
+            _ => broken(error),
+        })?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
+        let mut line = serde_json::to_vec(request).map_err(ClientError::Foreign)?;
+        line.push(b'\n');
+        stream.write_all(&line).map_err(broken)?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).map_err(broken)?;
+        serde_json::from_str(&answer).map_err(ClientError::Foreign)
+    }
+}

@@ -242,7 +242,7 @@ impl Reader<'_> {
         let tracked = self.datapath.sources().tracked(self.now().1, self.image.groups.len()).iter().sum();
         let sources = SourcesStatus {
             tracked,
-            capacity: self.image.settings.shape.capacity(),
+            capacity: u64::from(self.config.agent.max_sources),
             evicted: table.evicted,
             full_passed: table.full_passed,
             full_throttled: table.full_throttled,
@@ -264,7 +264,9 @@ impl Reader<'_> {
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
             let mut sum = Counters::default();
             let mut spans = std::collections::BTreeSet::new();
-            for (counter, counted) in (BYPASS_ROWS..).zip(&self.image.catalogue).filter(|(_, counted)| counted.limit == nth) {
+            for (counter, counted) in
+                (BYPASS_ROWS..).zip(&self.image.catalogue).filter(|(_, counted)| counted.limit == nth)
+            {
                 let own = row(counter);
                 sum = sum.plus(Counters { passed: Traffic::default(), ..own });
                 // A limit with tiers has several rules in one span, whose packets count once.
@@ -450,8 +452,9 @@ impl Reader<'_> {
         let mut rules: Vec<Rule> = Vec::new();
         for (row, counted) in self.image.catalogue.iter().enumerate() {
             let Some(rule) = self.image.rules.get(offset as usize + row) else { continue };
-            let has_last_word =
-                [Enforcement::Enforce, Enforcement::Observe, Enforcement::Elastic].iter().any(|e| rule.enforcement == *e as u8);
+            let has_last_word = [Enforcement::Enforce, Enforcement::Observe, Enforcement::Elastic]
+                .iter()
+                .any(|e| rule.enforcement == *e as u8);
             if counted.limit == limit && has_last_word && rules.iter().all(|known| known.position != rule.position) {
                 rules.push(*rule);
             }

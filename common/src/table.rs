@@ -99,7 +99,7 @@ impl Tag {
     /// The group in the head of a slot that is in use, `None` if it is free.
     #[must_use]
     pub fn group(head: u64) -> Option<u32> {
-        (!Self::is_free(head)).then(|| ((head & GROUP) >> 16) as u32)
+        (!Self::is_free(head)).then_some(((head & GROUP) >> 16) as u32)
     }
 
     /// Whether a head is that of no key.
@@ -147,7 +147,7 @@ impl Shape {
     #[inline(always)]
     #[must_use]
     pub fn set(&self, hash: Hash) -> u32 {
-        ((hash.0 & 0xffff_ffff) * u64::from(self.sets) >> 32) as u32
+        (((hash.0 & 0xffff_ffff) * u64::from(self.sets)) >> 32) as u32
     }
 
     /// The set of the bucket that keys of this group share when they find no room.

@@ -42,7 +42,15 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
             ("interfaces", interfaces.join(", ")),
             ("passed", traffic(totals.passed_packets, totals.passed_bytes)),
             ("throttled", traffic(totals.throttled_packets, totals.throttled_bytes)),
-            ("sources", format!("{} of {} tracked, {} evicted", number(sources.tracked), number(sources.capacity), number(sources.evicted))),
+            (
+                "sources",
+                format!(
+                    "{} of {} tracked, {} evicted",
+                    number(sources.tracked),
+                    number(sources.capacity),
+                    number(sources.evicted)
+                ),
+            ),
         ]);
         for note in &status.notes {
             text.push_str("\nnote: ");
@@ -55,7 +63,18 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
 pub fn limits(options: &Ask) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Limits, |limits: &Vec<LimitStatus>| {
         table::render(
-            ["LIMIT", "DIRECTION", "KEY", "RATE", "ALGORITHM", "BURST", "PASSED", "THROTTLED", "WOULD THROTTLE", "KEYS"],
+            [
+                "LIMIT",
+                "DIRECTION",
+                "KEY",
+                "RATE",
+                "ALGORITHM",
+                "BURST",
+                "PASSED",
+                "THROTTLED",
+                "WOULD THROTTLE",
+                "KEYS",
+            ],
             5,
             limits.iter().map(|limit| {
                 [
@@ -121,5 +140,7 @@ pub fn show(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
 }
 
 pub fn reset(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
-    ask(options, &Request::Reset { source }, |reset: &Reset| format!("{} states of {source} forgotten", reset.forgotten))
+    ask(options, &Request::Reset { source }, |reset: &Reset| {
+        format!("{} states of {source} forgotten", reset.forgotten)
+    })
 }

@@ -5,7 +5,11 @@ use tabled::settings::object::{Columns, Object, Rows};
 use tabled::settings::{Alignment, Style};
 
 /// A table with a heading; the columns from `numbers` on are numbers, and aligned to the right.
-pub fn render<const N: usize>(heading: [&str; N], numbers: usize, rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub fn render<const N: usize>(
+    heading: [&str; N],
+    numbers: usize,
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let mut builder = Builder::default();
     builder.push_record(heading);
     for row in rows {

@@ -6,9 +6,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use common::rule::{Enforcement, Rule};
 use common::time::TickScale;
 
+use super::CompileError;
 use super::image::Group;
 use super::rules::{self, RuleSource};
-use super::CompileError;
 use crate::config::policy::{Algorithm, Key, Limit, Mode, Multiplier};
 
 /// States that fit into the widest slot.
@@ -109,7 +109,8 @@ impl Groups {
         let mut hasher = DefaultHasher::new();
         for (place, (_, limit)) in self.places.iter().zip(limits) {
             (place.group, &place.positions, &place.rings).hash(&mut hasher);
-            (&limit.name, limit.key, limit.ipv4_prefix, limit.ipv6_prefix, limit.algorithm, limit.unit).hash(&mut hasher);
+            (&limit.name, limit.key, limit.ipv4_prefix, limit.ipv6_prefix, limit.algorithm, limit.unit)
+                .hash(&mut hasher);
         }
         hasher.finish()
     }
@@ -122,7 +123,12 @@ impl Groups {
             let group = &mut described[usize::from(place.group)];
             let parts = rules::parts(limit, Mode::Enforce);
             for (((rate, burst, _), position), ring) in parts.into_iter().zip(&place.positions).zip(&place.rings) {
-                let frame = Rule { group: place.group, position: *position, ring: *ring, ..rules::frame(limit, Enforcement::Enforce) };
+                let frame = Rule {
+                    group: place.group,
+                    position: *position,
+                    ring: *ring,
+                    ..rules::frame(limit, Enforcement::Enforce)
+                };
                 let source = RuleSource { algorithm: limit.algorithm, unit: limit.unit, rate, burst, frame };
                 let rule = source.rule(Multiplier::ONE, scale);
                 group.key = rule;

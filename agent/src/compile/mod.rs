@@ -27,7 +27,9 @@ use crate::config::policy::{Config, Limit, Mode, Unit};
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CompileError {
     /// Too many on one packet.
-    #[error("{rules} rules (limits, their tiers, and two for each soft or elastic one) would apply to {packet} packets; the most is {MAX_RULES}: give some of them other protocols or ports")]
+    #[error(
+        "{rules} rules (limits, their tiers, and two for each soft or elastic one) would apply to {packet} packets; the most is {MAX_RULES}: give some of them other protocols or ports"
+    )]
     TooManyRules {
         /// How many.
         rules: usize,
@@ -43,7 +45,10 @@ pub enum CompileError {
         words: u32,
     },
     /// Logs would take more memory than anybody means to give.
-    #[error("the sliding logs need {mebibytes} MiB for {max_sources} sources; the most is {}: lower max_sources or the limits' N, or use sliding-window", LARGEST_RINGS_MIB)]
+    #[error(
+        "the sliding logs need {mebibytes} MiB for {max_sources} sources; the most is {}: lower max_sources or the limits' N, or use sliding-window",
+        LARGEST_RINGS_MIB
+    )]
     LogsTooLarge {
         /// How much.
         mebibytes: u64,
@@ -69,7 +74,8 @@ const LARGEST_RINGS_MIB: u64 = 1024;
 pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileError> {
     let limits: Vec<(usize, &Limit)> =
         config.limits.iter().enumerate().filter(|(_, limit)| limit.direction == direction).collect();
-    let scale = TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
+    let scale =
+        TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
     let grades = prefixes::Grades::of(config);
     let groups = groups::assign(&limits)?;
 
@@ -78,7 +84,8 @@ pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileEr
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Other] {
         for kind in [Kind::Plain, Kind::Connection, Kind::Request] {
             let applying = spans::applying(&limits, protocol, kind, None);
-            table[span_index(protocol, kind)] = rows.span(&applying, || format!("{protocol:?} {kind:?}").to_lowercase())?;
+            table[span_index(protocol, kind)] =
+                rows.span(&applying, || format!("{protocol:?} {kind:?}").to_lowercase())?;
         }
     }
     let ports = spans::ports(&limits, &mut rows, &table)?;

@@ -50,7 +50,8 @@ impl Grades {
         for prefix in &config.agent.never_limit {
             let own = order(prefix);
             // The class of the never-limited prefix itself is that of the longest one around it.
-            let around = by_class.iter().filter(|(outer, _)| contains(*outer, own)).map(|(_, entry)| *entry).next_back();
+            let around =
+                by_class.iter().filter(|(outer, _)| contains(*outer, own)).map(|(_, entry)| *entry).next_back();
             let entry = entries.entry(own).or_insert_with(|| around.unwrap_or_default());
             entry.flags |= PrefixEntry::NEVER_LIMIT;
             for (_, inner) in entries.iter_mut().filter(|(inner, _)| contains(own, **inner)) {

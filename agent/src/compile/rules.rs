@@ -23,8 +23,13 @@ pub struct RuleSource {
 
 /// The (rate, burst, enforcement) of each rule of a limit, in the order they are laid out.
 pub fn parts(limit: &Limit, mode: Mode) -> Vec<(Rate, u64, Enforcement)> {
-    let ordinary = if mode == Mode::Observe || limit.action == Action::Observe { Enforcement::Observe } else { Enforcement::Enforce };
-    let rates = std::iter::once((limit.rate, limit.burst)).chain(limit.tiers.iter().map(|tier| (tier.rate, tier.burst)));
+    let ordinary = if mode == Mode::Observe || limit.action == Action::Observe {
+        Enforcement::Observe
+    } else {
+        Enforcement::Enforce
+    };
+    let rates =
+        std::iter::once((limit.rate, limit.burst)).chain(limit.tiers.iter().map(|tier| (tier.rate, tier.burst)));
     rates
         .flat_map(|(rate, burst)| {
             let above = |enforcement, share: Multiplier| {
@@ -51,7 +56,9 @@ pub fn longest_life(limit: &Limit) -> u128 {
         .map(|(rate, burst, _)| match limit.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => rate.nanoseconds_for(burst),
             // A sliding window's count matters for as long again.
-            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => 2 * u128::from(rate.per_nanoseconds),
+            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {
+                2 * u128::from(rate.per_nanoseconds)
+            }
         })
         .max()
         .unwrap_or(0)
@@ -92,7 +99,9 @@ impl RuleSource {
             Algorithm::TokenBucket => self.frame.with_token_bucket(TokenBucket::new(rate, burst, costs, scale)),
             Algorithm::LeakyBucket => self.frame.with_leaky_bucket(LeakyBucket::new(rate, burst, costs, scale)),
             Algorithm::FixedWindow => self.frame.with_fixed_window(FixedWindow::new(self.windowed(multiplier), scale)),
-            Algorithm::SlidingWindow => self.frame.with_sliding_window(SlidingWindow::new(self.windowed(multiplier), scale)),
+            Algorithm::SlidingWindow => {
+                self.frame.with_sliding_window(SlidingWindow::new(self.windowed(multiplier), scale))
+            }
             Algorithm::SlidingLog => self.frame.with_sliding_log(SlidingLog::new(self.windowed(multiplier), scale)),
         }
     }

@@ -50,7 +50,8 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
         let span = table.span_of("multiplier");
         table.problems.error(span, "an unlimited class has nothing to multiply", "leave out multiplier or unlimited");
     }
-    let service = if unlimited { Service::Unlimited } else { Service::Multiplier(multiplier.unwrap_or(Multiplier::ONE)) };
+    let service =
+        if unlimited { Service::Unlimited } else { Service::Multiplier(multiplier.unwrap_or(Multiplier::ONE)) };
     table.finish();
     let (name, name_span) = name?;
     let sources = prefix_spans.iter().map(|(prefix, _)| *prefix).collect();

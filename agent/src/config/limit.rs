@@ -48,13 +48,11 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     refuse_other_scopes(&mut table);
 
     table.required("rate", if unit == Unit::Bytes { "\"10MB/s\"" } else { "\"1000/s\"" });
-    let rate = table.string("rate", "\"1000/s\"").and_then(|(text, span)| {
-        match units::rate(text, unit) {
-            Ok(rate) => Some((rate, text.to_owned(), span)),
-            Err(wrong) => {
-                table.problems.error(span, wrong.message, wrong.help);
-                None
-            }
+    let rate = table.string("rate", "\"1000/s\"").and_then(|(text, span)| match units::rate(text, unit) {
+        Ok(rate) => Some((rate, text.to_owned(), span)),
+        Err(wrong) => {
+            table.problems.error(span, wrong.message, wrong.help);
+            None
         }
     });
     let burst = burst(&mut table, unit, algorithm);
@@ -91,7 +89,11 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
 /// A limit that silently does not bite is the worst of all: what is not in force is refused.
 fn not_yet(table: &mut Table<'_, '_>, key: &str, what: &str) {
     let span = table.span_of(key);
-    table.problems.error(span, format!("{what} is not in force in this version"), "remove it: nothing would be limited by it");
+    table.problems.error(
+        span,
+        format!("{what} is not in force in this version"),
+        "remove it: nothing would be limited by it",
+    );
 }
 
 fn refuse_other_scopes(table: &mut Table<'_, '_>) {
@@ -117,7 +119,11 @@ fn ports(table: &mut Table<'_, '_>) -> Option<PortSet> {
     let values = table.array("ports", example)?;
     if values.is_empty() {
         let span = table.span_of("ports");
-        table.problems.error(span, "no port is named, so nothing would be limited", "name one, or leave ports out for all");
+        table.problems.error(
+            span,
+            "no port is named, so nothing would be limited",
+            "name one, or leave ports out for all",
+        );
     }
     let mut ranges = Vec::new();
     for value in values {
@@ -151,14 +157,26 @@ fn action(table: &mut Table<'_, '_>, direction: Direction, algorithm: Algorithm)
     let action = if is_mark { None } else { table.word("action", words) };
     if action == Some(Action::Shape) {
         if direction == Direction::Ingress {
-            table.problems.error(value.span(), "what has arrived cannot be delayed", "set direction = \"egress\", or action = \"drop\"");
+            table.problems.error(
+                value.span(),
+                "what has arrived cannot be delayed",
+                "set direction = \"egress\", or action = \"drop\"",
+            );
         }
         if algorithm != Algorithm::LeakyBucket {
-            table.problems.error(value.span(), "only a leaky bucket has a queue to delay in", "set algorithm = \"leaky-bucket\"");
+            table.problems.error(
+                value.span(),
+                "only a leaky bucket has a queue to delay in",
+                "set algorithm = \"leaky-bucket\"",
+            );
         }
     }
     if is_mark || matches!(action, Some(Action::Reject | Action::Shape)) {
-        let what = if is_mark { "action = \"mark\"".to_owned() } else { format!("action = {:?}", value.get_ref().as_str().unwrap_or("")) };
+        let what = if is_mark {
+            "action = \"mark\"".to_owned()
+        } else {
+            format!("action = {:?}", value.get_ref().as_str().unwrap_or(""))
+        };
         not_yet(table, "action", &what);
     }
     action.unwrap_or(Action::Drop)
@@ -176,7 +194,11 @@ fn throttle(table: &mut Table<'_, '_>) -> Throttle {
                 let share = share.filter(|share| *share > 0.0 && *share <= 1_000.0);
                 let multiplier = share.and_then(|share| Multiplier::new(1.0 + share / 100.0));
                 if multiplier.is_none() {
-                    inner.problems.error(span, format!("{text:?} is no share"), "write a percentage above 0: { soft = \"10%\" }");
+                    inner.problems.error(
+                        span,
+                        format!("{text:?} is no share"),
+                        "write a percentage above 0: { soft = \"10%\" }",
+                    );
                 }
                 multiplier
             });
@@ -246,7 +268,11 @@ fn combinations(
     }
     if unit == Unit::Connections && !matches!(protocol, ProtocolFilter::Any | ProtocolFilter::Tcp) {
         let span = table.span_of("unit");
-        table.problems.error(span, format!("{protocol} has no connections"), "set protocol = \"tcp\", or unit = \"packets\"");
+        table.problems.error(
+            span,
+            format!("{protocol} has no connections"),
+            "set protocol = \"tcp\", or unit = \"packets\"",
+        );
     }
     if unit == Unit::Requests && protocol == ProtocolFilter::Icmp {
         let span = table.span_of("unit");
@@ -254,12 +280,20 @@ fn combinations(
     }
     if unit == Unit::Bytes && algorithm == Algorithm::SlidingLog {
         let span = table.span_of("algorithm");
-        table.problems.error(span, "a sliding log holds one instant a packet, and cannot count bytes", "set algorithm = \"sliding-window\"");
+        table.problems.error(
+            span,
+            "a sliding log holds one instant a packet, and cannot count bytes",
+            "set algorithm = \"sliding-window\"",
+        );
     }
     for prefix in ["ipv4_prefix", "ipv6_prefix"] {
         if !key.has_address() && table.value(prefix).is_some() {
             let span = table.span_of(prefix);
-            table.problems.error(span, format!("keys by {key} hold no address that {prefix} could shorten"), format!("leave out {prefix}"));
+            table.problems.error(
+                span,
+                format!("keys by {key} hold no address that {prefix} could shorten"),
+                format!("leave out {prefix}"),
+            );
         }
     }
 }
@@ -278,7 +312,11 @@ fn check_rates(
         .collect();
     if rates.len() > MOST_RATES {
         let span = table.span_of("tiers");
-        table.problems.error(span, format!("{} rates on one limit", rates.len()), format!("write at most {MOST_RATES}, the main one included"));
+        table.problems.error(
+            span,
+            format!("{} rates on one limit", rates.len()),
+            format!("write at most {MOST_RATES}, the main one included"),
+        );
     }
     for (nth, (rate, text, span)) in rates.iter().enumerate() {
         if rates[..nth].iter().any(|(other, _, _)| other == rate) {
@@ -286,7 +324,11 @@ fn check_rates(
         }
         if algorithm == Algorithm::SlidingLog && rate.count > LARGEST_LOG {
             let message = format!("{text} is more than a sliding log holds");
-            table.problems.error(span.clone(), message, format!("write at most {LARGEST_LOG}, or algorithm = \"sliding-window\""));
+            table.problems.error(
+                span.clone(),
+                message,
+                format!("write at most {LARGEST_LOG}, or algorithm = \"sliding-window\""),
+            );
         }
         let holds = if nth == 0 { burst.unwrap_or(rate.count) } else { rate.count };
         if unit == Unit::Bytes && holds < FULL_FRAME {

@@ -20,7 +20,10 @@ use thiserror::Error;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use self::policy::{Action, AgentConfig, Algorithm, Config, Direction, InterfacePattern, Key, Limit, Mode, OnExit, OnFull, ProtocolFilter, Rate, Service, Throttle, Unit};
+use self::policy::{
+    Action, AgentConfig, Algorithm, Config, Direction, InterfacePattern, Key, Limit, Mode, OnExit, OnFull,
+    ProtocolFilter, Rate, Service, Throttle, Unit,
+};
 use self::report::{Placed, Problems, Report, Span};
 use self::table::Table;
 
@@ -180,7 +183,11 @@ fn check_limits(limits: &[limit::ReadLimit], agent: &AgentConfig, agent_span: Sp
     for read in limits {
         if names.insert(&read.limit.name, ()).is_some() {
             let message = format!("there are two limits named {:?}", read.limit.name);
-            problems.error(read.name_span.clone(), message, "give one of them another name: it is the label in counters");
+            problems.error(
+                read.name_span.clone(),
+                message,
+                "give one of them another name: it is the label in counters",
+            );
         }
         if read.limit.action == Action::Observe && agent.mode == Mode::Observe {
             let message = format!("limit {:?} only observes, and so does the whole agent", read.limit.name);
@@ -188,7 +195,11 @@ fn check_limits(limits: &[limit::ReadLimit], agent: &AgentConfig, agent_span: Sp
         }
     }
     if !limits.is_empty() && agent.interfaces.is_empty() {
-        problems.error(agent_span, "there are limits on packets and no interface to hold them on", "add [agent] interfaces = [\"eth0\"]");
+        problems.error(
+            agent_span,
+            "there are limits on packets and no interface to hold them on",
+            "add [agent] interfaces = [\"eth0\"]",
+        );
     }
 }
 
@@ -201,7 +212,12 @@ pub fn ssh_warning(config: &Config, client: Option<std::net::IpAddr>) -> Option<
             .classes
             .iter()
             .filter_map(|class| {
-                let longest = class.sources.iter().filter(|prefix| prefix.contains(client)).map(policy::Prefix::mapped_length).max();
+                let longest = class
+                    .sources
+                    .iter()
+                    .filter(|prefix| prefix.contains(client))
+                    .map(policy::Prefix::mapped_length)
+                    .max();
                 longest.map(|length| (length, class.service))
             })
             .max_by_key(|(length, _)| *length)

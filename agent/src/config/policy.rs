@@ -368,7 +368,10 @@ impl Limit {
     /// All rates as the operator wrote them.
     #[must_use]
     pub fn rate_text(&self) -> String {
-        std::iter::once(self.rate_text.as_str()).chain(self.tiers.iter().map(|tier| tier.text.as_str())).collect::<Vec<_>>().join(", ")
+        std::iter::once(self.rate_text.as_str())
+            .chain(self.tiers.iter().map(|tier| tier.text.as_str()))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 

@@ -18,10 +18,16 @@ pub fn parse(text: &str) -> Result<Prefix, Wrong> {
         return Ok(Prefix(address.into()));
     }
     let net: IpNet = text.parse().map_err(|_| {
-        wrong(format!("{text:?} is neither an address nor a prefix"), "write \"192.0.2.10\" or \"2001:db8::/32\"".to_owned())
+        wrong(
+            format!("{text:?} is neither an address nor a prefix"),
+            "write \"192.0.2.10\" or \"2001:db8::/32\"".to_owned(),
+        )
     })?;
     if net.trunc() != net {
-        return Err(wrong(format!("{text} has bits set beyond its length"), format!("write \"{}\" or \"{}\"", net.trunc(), net.addr())));
+        return Err(wrong(
+            format!("{text} has bits set beyond its length"),
+            format!("write \"{}\" or \"{}\"", net.trunc(), net.addr()),
+        ));
     }
     Ok(Prefix(net))
 }

@@ -12,7 +12,6 @@ use super::policy::Unit;
 /// The largest count of a rate, so that every product the limiters form fits.
 pub const LARGEST_COUNT: u64 = 1 << 40;
 
-
 /// Why a text is not a rate: what is wrong, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
@@ -32,17 +31,22 @@ fn wrong(message: impl Into<String>, help: impl Into<String>) -> Wrong {
 ///
 /// With what to write instead.
 pub fn rate(text: &str, unit: Unit) -> Result<Rate, Wrong> {
-    let example = if unit == Unit::Bytes { "\"10MB/s\" or \"100Mbit/s\"" } else { "\"1000/s\", \"60/min\" or \"10/5s\"" };
+    let example =
+        if unit == Unit::Bytes { "\"10MB/s\" or \"100Mbit/s\"" } else { "\"1000/s\", \"60/min\" or \"10/5s\"" };
     let Some((count, time)) = text.split_once('/') else {
         return Err(wrong(format!("{text:?} is not a rate: it says no time"), format!("write {example}")));
     };
     let per_nanoseconds =
         time_nanoseconds(time).map_err(|message| wrong(message, format!("write a time after the slash: {example}")))?;
     let (number, suffix) = split_number(count);
-    let number = whole(number).ok_or_else(|| wrong(format!("{number:?} is not a whole number"), format!("write {example}")))?;
+    let number =
+        whole(number).ok_or_else(|| wrong(format!("{number:?} is not a whole number"), format!("write {example}")))?;
     let count = match (unit, suffix) {
         (Unit::Bytes, "") => {
-            return Err(wrong("a byte rate needs a unit", format!("write {number}B/s, {number}kB/s or {number}Mbit/s as is meant")));
+            return Err(wrong(
+                "a byte rate needs a unit",
+                format!("write {number}B/s, {number}kB/s or {number}Mbit/s as is meant"),
+            ));
         }
         (Unit::Bytes, suffix) => match (byte_unit(suffix), bit_unit(suffix)) {
             (Some(bytes), _) => u128::from(number) * bytes,
@@ -108,7 +112,10 @@ pub fn size(text: &str) -> Result<u64, Wrong> {
     let help = || "write a size as \"256KiB\" or \"1MB\"".to_owned();
     let number = whole(number).ok_or_else(|| wrong(format!("{text:?} does not begin with a whole number"), help()))?;
     if suffix.is_empty() {
-        return Err(wrong("a size needs a unit", format!("write \"{number}B\", \"{number}KiB\" or \"{number}MB\" as is meant")));
+        return Err(wrong(
+            "a size needs a unit",
+            format!("write \"{number}B\", \"{number}KiB\" or \"{number}MB\" as is meant"),
+        ));
     }
     let unit = byte_unit(suffix).ok_or_else(|| wrong(format!("{suffix:?} is no unit of bytes"), help()))?;
     u64::try_from(u128::from(number) * unit).ok().filter(|size| *size <= LARGEST_COUNT).ok_or_else(|| too_large(text))
@@ -153,7 +160,8 @@ fn bit_unit(text: &str) -> Option<u128> {
 /// A time in nanoseconds.
 fn time_nanoseconds(text: &str) -> Result<u64, String> {
     let (number, suffix) = split_number(text.trim());
-    let number = if number.is_empty() { 1 } else { whole(number).ok_or_else(|| format!("{number:?} is not a whole number"))? };
+    let number =
+        if number.is_empty() { 1 } else { whole(number).ok_or_else(|| format!("{number:?} is not a whole number"))? };
     let unit: u64 = match suffix {
         "ms" => 1_000_000,
         "s" | "sec" | "second" => 1_000_000_000,

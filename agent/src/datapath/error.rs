@@ -21,7 +21,9 @@ pub enum LoadError {
     #[error("loading a BPF program is not permitted: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
     NotPermitted,
     /// The kernel has no BPF, or not what is needed.
-    #[error("this kernel ({release}) cannot do what Weir needs: {what}; Weir needs Linux 5.15 or newer with BPF and BTF")]
+    #[error(
+        "this kernel ({release}) cannot do what Weir needs: {what}; Weir needs Linux 5.15 or newer with BPF and BTF"
+    )]
     Kernel {
         /// `uname -r`.
         release: String,
@@ -37,7 +39,7 @@ pub enum LoadError {
         log: String,
     },
     /// The directory of pins cannot be made.
-    #[error("making {} failed: {source}; mount bpffs there: mount -t bpf bpf /sys/fs/bpf", path.display())]
+    #[error("making {} failed: {source}; run as root, with bpffs mounted: mount -t bpf bpf /sys/fs/bpf", path.display())]
     PinDirectory {
         /// Which.
         path: PathBuf,
@@ -66,7 +68,7 @@ pub enum LoadError {
     Mmap(io::Error),
     /// A map operation failed.
     #[error("a BPF map operation failed: {0}")]
-    Map(#[from] MapError),
+    Map(MapError),
     /// A program operation failed.
     #[error("a BPF program operation failed: {0}")]
     Program(#[from] ProgramError),
@@ -103,6 +105,15 @@ impl LoadError {
     }
 }
 
+impl From<MapError> for LoadError {
+    fn from(error: MapError) -> Self {
+        match errno(&error) {
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
+            _ => Self::Map(error),
+        }
+    }
+}
+
 fn kernel(what: &str) -> LoadError {
     let release = nix::sys::utsname::uname()
         .map_or_else(|_| "unknown".to_owned(), |name| name.release().to_string_lossy().into_owned());
@@ -133,13 +144,17 @@ pub enum AttachError {
         present: String,
     },
     /// The hook is taken.
-    #[error("another program holds the XDP hook of {interface} (`ip -details link show dev {interface}` tells which): take it off, or leave {interface} out of [agent] interfaces")]
+    #[error(
+        "another program holds the XDP hook of {interface} (`ip -details link show dev {interface}` tells which): take it off, or leave {interface} out of [agent] interfaces"
+    )]
     Taken {
         /// Which interface.
         interface: String,
     },
     /// The driver cannot.
-    #[error("the driver of {interface} does not do native XDP here: {reason}; set attach = \"generic\" if its cost is acceptable")]
+    #[error(
+        "the driver of {interface} does not do native XDP here: {reason}; set attach = \"generic\" if its cost is acceptable"
+    )]
     NotNative {
         /// Which interface.
         interface: String,
@@ -181,11 +196,14 @@ impl AttachError {
             Some(libc::EBUSY | libc::EEXIST) => Self::Taken { interface },
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
             Some(libc::EOPNOTSUPP) => Self::NotNative { reason: "it does not implement it".to_owned(), interface },
-            Some(libc::ERANGE) => {
-                Self::NotNative { reason: "its MTU is above what the driver allows with XDP: lower it".to_owned(), interface }
-            }
+            Some(libc::ERANGE) => Self::NotNative {
+                reason: "its MTU is above what the driver allows with XDP: lower it".to_owned(),
+                interface,
+            },
             Some(libc::EINVAL) => Self::NotNative {
-                reason: "the driver refused; often large receive offload is on (ethtool -K … lro off) or queues are short".to_owned(),
+                reason:
+                    "the driver refused; often large receive offload is on (ethtool -K … lro off) or queues are short"
+                        .to_owned(),
                 interface,
             },
             _ => Self::Other { interface, source: error },

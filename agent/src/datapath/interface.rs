@@ -1,12 +1,12 @@
 //! Interfaces and the hooks on them.
 
+use aya::programs::Xdp;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
-use aya::programs::Xdp;
 use serde::{Deserialize, Serialize};
 
-use super::error::{AttachError, LoadError};
 use super::Datapath;
+use super::error::{AttachError, LoadError};
 
 /// How a program is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,10 +53,8 @@ impl Datapath {
     ///
     /// When the interface does not exist, its hook is taken or its driver cannot.
     pub fn attach(&mut self, interface: &str, mode: AttachMode) -> Result<(), AttachError> {
-        let index = nix::net::if_::if_nametoindex(interface).map_err(|_| AttachError::NoInterface {
-            interface: interface.to_owned(),
-            present: names().join(", "),
-        })?;
+        let index = nix::net::if_::if_nametoindex(interface)
+            .map_err(|_| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })?;
         let pin = self.pins.link(interface, XDP);
         let program = self.xdp_mut()?;
         let (link, is_new) = match take_over(program, &pin) {

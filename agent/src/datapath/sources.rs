@@ -82,9 +82,7 @@ impl Sources {
         let hash = self.settings.seed.hash(key);
         let tag = Tag::new(hash, key);
         let set = self.shape().set(hash);
-        (0..SLOTS)
-            .filter_map(|nth| self.view(set, self.shape().slot(nth)))
-            .find(|view| tag.matches(view.words[0]))
+        (0..SLOTS).filter_map(|nth| self.view(set, self.shape().slot(nth))).find(|view| tag.matches(view.words[0]))
     }
 
     /// Every slot in use, in the order of the table.

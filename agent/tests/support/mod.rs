@@ -1,0 +1,327 @@
+//! Two namespaces joined by a veth pair, an agent in one, senders in the other; all of it gone when dropped.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+use serde_json::Value;
+
+/// The interface the agent holds.
+pub const INTERFACE: &str = "weir0";
+/// The address on that interface.
+pub const SERVER: [u8; 4] = [10, 77, 0, 1];
+/// Its IPv6 address.
+pub const SERVER6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// Hardware addresses of the two ends.
+pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 2];
+/// The server's end.
+pub const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 1];
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Why end-to-end tests cannot run here, if they cannot.
+pub fn obstacle() -> Option<&'static str> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("end-to-end tests need root, for namespaces and BPF");
+    }
+    if agent().is_none() {
+        return Some("end-to-end tests need the agent that `cargo xtask build` leaves: run `cargo xtask test`");
+    }
+    None
+}
+
+/// The binary under test: the one with the eBPF object inside.
+fn agent() -> Option<PathBuf> {
+    std::env::var_os("WEIR_AGENT").map(PathBuf::from).filter(|path| path.exists())
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The test network.
+pub struct Network {
+    client: String,
+    server: String,
+    /// For configs and sockets.
+    pub folder: tempfile::TempDir,
+    pins: PathBuf,
+}
+
+impl Network {
+    pub fn new() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weir-t{}-{number}", std::process::id());
+        let network = Self {
+            client: format!("{name}c"),
+            server: format!("{name}s"),
+            folder: tempfile::tempdir().unwrap(),
+            pins: PathBuf::from(format!("/sys/fs/bpf/{name}")),
+        };
+        let (client, server) = (network.client.as_str(), network.server.as_str());
+        run("ip", &["netns", "add", client]);
+        run("ip", &["netns", "add", server]);
+        run(
+            "ip",
+            &[
+                "link",
+                "add",
+                INTERFACE,
+                "address",
+                "02:00:00:00:77:01",
+                "netns",
+                server,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "client0",
+                "address",
+                "02:00:00:00:77:02",
+                "netns",
+                client,
+            ],
+        );
+        // The client's kernel says nothing of itself: every packet is one that a test sent.
+        network.in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap());
+        run("ip", &["-n", server, "addr", "add", "fd77::1/64", "dev", INTERFACE, "nodad"]);
+        for (namespace, device, address) in [(client, "client0", "10.77.0.2/16"), (server, INTERFACE, "10.77.0.1/16")] {
+            run("ip", &["-n", namespace, "addr", "add", address, "dev", device]);
+            run("ip", &["-n", namespace, "link", "set", device, "up"]);
+            run("ip", &["-n", namespace, "link", "set", "lo", "up"]);
+        }
+        network
+    }
+
+    /// Runs `work` on a thread inside the client's namespace.
+    pub fn in_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        inside(&self.client, work)
+    }
+
+    /// Runs `work` on a thread inside the server's namespace.
+    pub fn in_server<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        inside(&self.server, work)
+    }
+
+    /// A config with `[agent]` filled in: `agent` is added to that table, `rest` follows it.
+    pub fn config(&self, agent: &str, rest: &str) -> PathBuf {
+        let path = self.folder.path().join("limits.toml");
+        let control = self.control();
+        let text = format!(
+            "[agent]\ninterfaces = [\"{INTERFACE}\"]\ncontrol = {control:?}\npins = {:?}\n{agent}\n{rest}\n",
+            self.pins
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub fn control(&self) -> PathBuf {
+        self.folder.path().join("control.sock")
+    }
+
+    /// Whether anything is pinned.
+    pub fn has_pins(&self) -> bool {
+        self.pins.exists()
+    }
+
+    /// Whether an XDP program is on the interface.
+    pub fn has_program(&self) -> bool {
+        let output = Command::new("ip").args(["-n", &self.server, "-d", "link", "show", INTERFACE]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("xdp")
+    }
+
+    /// Starts an agent, and waits until it enforces.
+    pub fn start(&self, agent: &str, rest: &str) -> Agent<'_> {
+        let config = self.config(agent, rest);
+        let mut child = self
+            .in_server(|| {
+                Command::new(crate::support::agent().unwrap())
+                    .arg("--config")
+                    .arg(&config)
+                    .stderr(Stdio::piped())
+                    .spawn()
+            })
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while std::os::unix::net::UnixStream::connect(self.control()).is_err() || !self.answers() {
+            if let Some(status) = child.try_wait().unwrap() {
+                let mut said = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("the agent ended with {status}: {said}");
+            }
+            assert!(Instant::now() < deadline, "the agent did not answer within a minute");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Agent { network: self, child }
+    }
+
+    fn answers(&self) -> bool {
+        self.command(&["status"]).status.success()
+    }
+
+    /// Runs one command of the CLI against this network's agent.
+    pub fn command(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(agent().unwrap());
+        command.args(arguments);
+        if !matches!(arguments.first(), Some(&"check" | &"detach" | &"--config")) {
+            command.arg("--control").arg(self.control());
+        }
+        self.in_server(|| command.output()).unwrap()
+    }
+
+    /// Runs an agent that is expected to end by itself.
+    pub fn run_to_end(&self, config: &Path) -> Output {
+        self.in_server(|| Command::new(agent().unwrap()).arg("--config").arg(config).output()).unwrap()
+    }
+
+    /// Counts datagrams that reach a UDP socket of the server, by source, until `done`.
+    pub fn receiver(&self, port: u16) -> Receiver {
+        let socket = self.in_server(|| UdpSocket::bind(("0.0.0.0", port)).unwrap());
+        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(64 << 20)).unwrap();
+        Receiver { socket }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for namespace in [&self.client, &self.server] {
+            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
+        }
+        let _ = std::fs::remove_dir_all(&self.pins);
+    }
+}
+
+fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            setns(&file, CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A running agent, killed when dropped.
+pub struct Agent<'n> {
+    network: &'n Network,
+    child: Child,
+}
+
+impl Agent<'_> {
+    /// The JSON of one command.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let mut arguments = arguments.to_vec();
+        arguments.push("--json");
+        let output = self.network.command(&arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// One limit's element of `limits --json`.
+    pub fn limit(&self, name: &str) -> Value {
+        let limits = self.json(&["limits"]);
+        limits.as_array().unwrap().iter().find(|limit| limit["name"] == name).unwrap().clone()
+    }
+
+    /// (passed, throttled) packets of a limit.
+    pub fn counts(&self, name: &str) -> (u64, u64) {
+        let limit = self.limit(name);
+        (limit["passed"]["packets"].as_u64().unwrap(), limit["throttled"]["packets"].as_u64().unwrap())
+    }
+
+    /// Ends it with a signal; what it said, and its exit status.
+    pub fn stop(mut self, signal: nix::sys::signal::Signal) -> (String, std::process::ExitStatus) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (said, self.child.wait().unwrap())
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Datagrams that arrived.
+pub struct Receiver {
+    socket: UdpSocket,
+}
+
+impl Receiver {
+    /// How many have arrived from each source (its last octet), once nothing more is on the way.
+    pub fn counts(&self) -> [u64; 256] {
+        self.socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let mut counts = [0; 256];
+        let mut buffer = [0; 2048];
+        while let Ok((_, from)) = self.socket.recv_from(&mut buffer) {
+            if let std::net::IpAddr::V4(from) = from.ip() {
+                counts[usize::from(from.octets()[3])] += 1;
+            }
+        }
+        counts
+    }
+}
+
+/// A raw sender on the client's interface. Bounded by the caller in count and by itself in time.
+pub struct Sender {
+    socket: std::os::fd::OwnedFd,
+    address: libc::sockaddr_ll,
+}
+
+impl Sender {
+    /// Has to be made inside the client's namespace.
+    pub fn new() -> Self {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+        let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None::<SockProtocol>).unwrap();
+        // SAFETY: all zero is a valid value of this plain struct.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_ifindex = nix::net::if_::if_nametoindex("client0").unwrap() as i32;
+        Self { socket, address }
+    }
+
+    /// Sends one frame.
+    pub fn send(&self, frame: &[u8]) {
+        // SAFETY: the pointers are to live values of the lengths that are given.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const self.address).cast(),
+                size_of::<libc::sockaddr_ll>() as u32,
+            )
+        };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Sends `frames` in turn, `per_millisecond` of them each millisecond, for `time`. Returns how many, and the time
+    /// from before the first to after the last.
+    pub fn flood(&self, frames: &[Vec<u8>], per_millisecond: usize, time: Duration) -> (u64, Duration) {
+        let start = Instant::now();
+        let mut sent = 0;
+        let mut turn = frames.iter().cycle();
+        while start.elapsed() < time {
+            for frame in turn.by_ref().take(per_millisecond) {
+                self.send(frame);
+                sent += 1;
+            }
+            let due = start + Duration::from_millis(sent / per_millisecond as u64);
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        (sent, start.elapsed())
+    }
+}

@@ -1,2 +1,53 @@
-//! `cargo xtask`: build, test and demonstrate Weir.
-fn main() {}
+//! `cargo xtask`: sets up, builds, checks and tests Weir. One module a verb, in `cmd`.
+
+mod apt;
+mod cleanup;
+mod cmd;
+mod object;
+mod process;
+mod toolchain;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Weir's build, test and demo commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Setup(cmd::setup::Arguments),
+    Build(cmd::build::Arguments),
+    /// Check the formatting, and the code with clippy.
+    Lint,
+    Test(cmd::test::Arguments),
+    /// Show the agent at work between two network namespaces; ends by itself.
+    Demo,
+    /// Remove what interrupted tests left on this machine.
+    Cleanup,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().verb {
+        Verb::Setup(arguments) => cmd::setup::run(&arguments),
+        Verb::Build(arguments) => cmd::build::run(&arguments),
+        Verb::Lint => cmd::lint::run(),
+        Verb::Demo => cmd::demo::run(),
+        Verb::Test(arguments) => cmd::test::run(&arguments),
+        Verb::Cleanup => cmd::cleanup::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `build`: the eBPF object, checked, and the agent that holds it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::setup;
+use crate::object::{self, Function};
+use crate::process;
+use crate::toolchain::{TARGET, Toolchain};
+use crate::tools::{Detail, Group};
+use crate::workspace::Workspace;
+
+/// Build the eBPF object and the agent that holds it.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Build the agent faster and slower to run, with debug assertions; the eBPF object is the same.
+    #[arg(long)]
+    debug: bool,
+}
+
+/// How the agent is compiled. The kernel programs are always optimised: the verifier takes no others.
+#[derive(Clone, Copy)]
+pub enum Profile {
+    Release,
+    Debug,
+}
+
+/// What a build leaves.
+pub struct Built {
+    pub object: PathBuf,
+    pub agent: PathBuf,
+}
+
+/// Builds, and prints how large each program is.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
+    let workspace = Workspace::locate()?;
+    let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
+    let functions = build_object(&workspace, &toolchain)?;
+    let built = build_agent(&workspace, profile)?;
+    print_sizes(&functions);
+    println!("built {} and {}", built.object.display(), built.agent.display());
+    Ok(())
+}
+
+/// Builds object and agent; for the verbs that need both.
+pub fn all(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Result<Built> {
+    build_object(workspace, toolchain)?;
+    build_agent(workspace, profile)
+}
+
+fn build_object(workspace: &Workspace, toolchain: &Toolchain) -> Result<Vec<Function>> {
+    let mut build = toolchain.command(&toolchain.compiler.cargo, workspace);
+    build.args(["build", "--release", "--locked", "--package", "ebpf", "--bin", "weir"]);
+    build.args(["-Zbuild-std=core", "--target", TARGET]);
+    process::run(&mut build).context("building the kernel programs")?;
+
+    let linked = workspace.target.join("ebpf").join(TARGET).join("release").join("weir");
+    let bytes = fs::read(&linked).with_context(|| format!("reading the linked object {}", linked.display()))?;
+    let functions = object::check(&bytes).with_context(|| format!("checking the eBPF object {}", linked.display()))?;
+    place(&bytes, &workspace.object())?;
+    Ok(functions)
+}
+
+/// Writes the object where the agent's build takes it from, unless it is there: a new time stamp rebuilds the agent.
+fn place(bytes: &[u8], object: &Path) -> Result<()> {
+    if fs::read(object).is_ok_and(|present| present == bytes) {
+        return Ok(());
+    }
+    if let Some(folder) = object.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    fs::write(object, bytes).with_context(|| format!("writing {}", object.display()))
+}
+
+fn build_agent(workspace: &Workspace, profile: Profile) -> Result<Built> {
+    let object = workspace.object();
+    let mut build = workspace.cargo();
+    build.args(["build", "--locked", "--package", "agent"]).env("WEIR_EBPF_OBJECT", &object);
+    let folder = match profile {
+        Profile::Release => {
+            build.arg("--release");
+            "release"
+        }
+        Profile::Debug => "debug",
+    };
+    process::run(&mut build).context("building the agent")?;
+    Ok(Built { object, agent: workspace.target.join(folder).join("agent") })
+}
+
+fn print_sizes(functions: &[Function]) {
+    println!("instructions  function");
+    let mut section = None;
+    for function in functions {
+        if section != Some(&function.section) {
+            section = Some(&function.section);
+            let sum: u64 = functions.iter().filter(|f| f.section == function.section).map(|f| f.instructions).sum();
+            println!("{sum:12}  section {}", function.section);
+        }
+        println!("{:12}    {}", function.instructions, function.name);
+    }
+}

@@ -1,0 +1,8 @@
+//! The verbs.
+
+pub mod build;
+pub mod cleanup;
+pub mod demo;
+pub mod lint;
+pub mod setup;
+pub mod test;

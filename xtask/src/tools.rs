@@ -1,0 +1,80 @@
+//! The programs of the system that Weir is built and tested with.
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+
+use crate::apt::Apt;
+use crate::process;
+
+/// What is to be done; each includes what stands before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Group {
+    /// The eBPF object and the agent.
+    Build,
+    /// The tests and the demo.
+    Test,
+    /// Also what is only used by tests of clusters and of other kernels.
+    All,
+}
+
+struct Tool {
+    programs: &'static [&'static str],
+    package: &'static str,
+    group: Group,
+    reason: &'static str,
+}
+
+const TOOLS: [Tool; 5] = [
+    Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
+    Tool { programs: &["nsenter"], package: "util-linux", group: Group::Test, reason: "enters the tests' networks" },
+    Tool { programs: &["bpftool"], package: "bpftool", group: Group::Test, reason: "reads maps as a user would" },
+    Tool { programs: &["redis-server"], package: "redis-server", group: Group::All, reason: "the store of a cluster" },
+    Tool {
+        programs: &["qemu-system-x86_64"],
+        package: "qemu-system-x86",
+        group: Group::All,
+        reason: "other kernels, in virtual machines",
+    },
+];
+
+/// Whether to speak of what is there already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Every find and every action.
+    Full,
+    /// Only actions.
+    Changes,
+}
+
+/// Sees that the tools of a group are there.
+pub fn ensure(group: Group, detail: Detail, apt: &mut Apt) -> Result<()> {
+    let wanted = || TOOLS.iter().filter(|tool| tool.group <= group);
+    let missing: Vec<&Tool> = wanted().filter(|tool| !tool.is_there()).collect();
+    if detail == Detail::Full {
+        for tool in wanted().filter(|tool| tool.is_there()) {
+            println!("found      {} ({})", tool.names(), tool.reason);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for tool in &missing {
+        println!("missing    {} ({})", tool.names(), tool.reason);
+    }
+    let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
+    apt.install(&packages).context("providing the system's tools")?;
+    if let Some(tool) = missing.iter().find(|tool| !tool.is_there()) {
+        bail!("installed {}, yet {} is not in PATH: see where the package puts it", tool.package, tool.names());
+    }
+    Ok(())
+}
+
+impl Tool {
+    fn names(&self) -> String {
+        self.programs.join(", ")
+    }
+
+    fn is_there(&self) -> bool {
+        self.programs.iter().all(|program| process::find(program).is_some())
+    }
+}

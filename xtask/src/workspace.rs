@@ -1,0 +1,47 @@
+//! Where things lie in the source tree.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+/// The source tree and what is built from it.
+pub struct Workspace {
+    /// The folder of the workspace's Cargo.toml.
+    pub root: PathBuf,
+    /// Cargo's target directory.
+    pub target: PathBuf,
+}
+
+impl Workspace {
+    /// The tree that this program belongs to.
+    pub fn locate() -> Result<Self> {
+        // Cargo sets the variable for `cargo run`; what was compiled in serves a binary that is called directly.
+        let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = Path::new(&manifest)
+            .parent()
+            .with_context(|| format!("finding the workspace: {} has no parent folder", manifest.display()))?
+            .to_path_buf();
+        let here = env::current_dir().context("reading the current directory")?;
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| here.join(target));
+        Ok(Self { root, target })
+    }
+
+    /// The cargo that runs this program, called from the root.
+    pub fn cargo(&self) -> Command {
+        let mut cargo = Command::new(host_cargo());
+        cargo.current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target);
+        cargo
+    }
+
+    /// The eBPF object that goes into the agent.
+    pub fn object(&self) -> PathBuf {
+        self.target.join("bpf").join("weir.o")
+    }
+}
+
+/// The cargo that runs this program.
+pub fn host_cargo() -> PathBuf {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into()).into()
+}

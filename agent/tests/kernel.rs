@@ -1,0 +1,255 @@
+//! The same packets through the function and through the kernel's program, verdict by verdict, by BPF_PROG_TEST_RUN
+//! with the clock that the test gives; and two CPUs at once on one key.
+
+#[path = "../../common/tests/memory/mod.rs"]
+mod memory;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use aya::programs::{TestRun, TestRunOptions};
+use common::packet::build::Frame;
+use common::packet::{Depth, Direction, Link, parse};
+use common::rule::Subject;
+use common::settings::{Runtime, span_index};
+use common::throttle::{Verdict, judge};
+use libtest_mimic::{Arguments, Trial};
+use memory::Memory;
+use weir::compile::{Image, compile};
+use weir::config;
+use weir::datapath::{Datapath, OBJECT, PinDirectory};
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const ALGORITHMS: [&str; 5] = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"];
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let obstacle = match () {
+        () if !nix::unistd::geteuid().is_root() => Some("tests of the kernel's program need root"),
+        () if OBJECT.is_empty() => Some("tests of the kernel's program need the eBPF object: run `cargo xtask test`"),
+        () => None,
+    };
+    if let Some(reason) = obstacle {
+        eprintln!("skipped: {reason}");
+    }
+    let mut trials = Vec::new();
+    for algorithm in ALGORITHMS {
+        trials.push(Trial::test(format!("a_hundred_thousand_verdicts_of_a_{algorithm}_are_those_of_the_function"), move || {
+            differential(algorithm);
+            Ok(())
+        }));
+        trials.push(Trial::test(format!("two_cpus_on_one_key_of_a_{algorithm}_pass_what_it_allows"), move || {
+            hammer(algorithm);
+            Ok(())
+        }));
+    }
+    trials.push(Trial::test("two_cpus_that_meet_new_sources_at_once_pass_one_burst_each", || {
+        new_sources();
+        Ok(())
+    }));
+    trials.push(Trial::test("sixteen_rules_on_a_packet_load_and_seventeen_are_refused", || {
+        many_rules();
+        Ok(())
+    }));
+    let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(obstacle.is_some())).collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Pins of one test, gone when dropped.
+struct Pins(PathBuf);
+
+impl Pins {
+    fn new() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(PathBuf::from(format!("/sys/fs/bpf/weir-tk{}-{number}", std::process::id())))
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn image(limits: &str) -> Image {
+    let text = format!("[agent]\ninterfaces = [\"lo\"]\nmax_sources = 4096\n{limits}");
+    let loaded = config::parse(std::path::Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+    compile(&loaded.config, Direction::Ingress).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn load(image: &Image, pins: &Pins) -> Datapath {
+    Datapath::load(image, PinDirectory::open(&pins.0).unwrap()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn run(datapath: &Datapath, frame: &[u8], repeat: u32) -> u32 {
+    let mut options = TestRunOptions::new();
+    options.data_in = Some(frame);
+    options.repeat = repeat;
+    datapath.xdp().unwrap().test_run(options).unwrap().return_value
+}
+
+fn frame(source: u32, length: usize) -> Vec<u8> {
+    Frame::ethernet().ipv4((0x0a00_0000 + source).to_be_bytes(), [10, 9, 9, 9]).udp(7, 53, &vec![0; length]).build()
+}
+
+/// A small generator: the same sequence every time.
+struct Sequence(u64);
+
+impl Sequence {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+fn differential(algorithm: &str) {
+    // Three rules in one slot and one in another, so that all or none are charged in both.
+    let bytes = if algorithm == "sliding-log" { "token-bucket" } else { algorithm };
+    let mut image = image(&format!(
+        "[[limit]]\nname = \"a\"\nrate = \"100/s\"\nalgorithm = \"{algorithm}\"\ntiers = [\"900/10s\"]\n\
+         [[limit]]\nname = \"b\"\nrate = \"40kB/s\"\nunit = \"bytes\"\nalgorithm = \"{bytes}\"\n\
+         [[limit]]\nname = \"c\"\nrate = \"300/s\"\nalgorithm = \"{algorithm}\"\nipv4_prefix = 30\nprotocol = \"udp\"\n"
+    ));
+    image.settings.given_clock = 1;
+    let pins = Pins::new();
+    let mut datapath = load(&image, &pins);
+    let shape = image.settings.shape;
+    let model = Memory::new(image.rules.clone(), shape.sets, shape.slot_words, image.settings.ring_words);
+
+    let mut sequence = Sequence(0x5eed);
+    let mut nanoseconds = 3_600_000_000_000;
+    let mut passed = 0;
+    for nth in 0..100_000 {
+        // Mostly close together, sometimes a standstill, sometimes a pause.
+        nanoseconds += match sequence.below(400) {
+            0..80 => 0,
+            399 => sequence.below(300_000_000),
+            _ => sequence.below(800_000),
+        };
+        let frame = frame(sequence.below(6) as u32, sequence.below(1_000) as usize);
+        datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+        let verdict = run(&datapath, &frame, 1);
+
+        model.clock.store(image.settings.scale.ticks(nanoseconds), Ordering::SeqCst);
+        let packet = parse(frame.as_slice(), Link::Ethernet, Depth::Requests).unwrap();
+        let subject = Subject {
+            hi: packet.source.hi,
+            lo: packet.source.lo,
+            is_ipv4: u32::from(packet.is_ipv4),
+            local_port: 53,
+            length: frame.len() as u32,
+            ..Subject::default()
+        };
+        let span = image.settings.spans[span_index(packet.protocol, packet.kind)];
+        let expected = if judge(&&model, span, &subject) == Verdict::Pass { XDP_PASS } else { XDP_DROP };
+        assert_eq!(verdict, expected, "{algorithm}: packet {nth} at {nanoseconds} ns");
+        passed += u32::from(verdict == XDP_PASS);
+    }
+    assert!((10_000..90_000).contains(&passed), "{algorithm}: {passed} passed: too one-sided to tell anything");
+}
+
+/// Runs `work` on two threads, each on a CPU of its own.
+fn on_two_cpus(work: impl Fn(usize) + Sync) {
+    std::thread::scope(|scope| {
+        for cpu in 0..2 {
+            let work = &work;
+            scope.spawn(move || {
+                let mut set = nix::sched::CpuSet::new();
+                set.set(cpu).unwrap();
+                nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).unwrap();
+                work(cpu);
+            });
+        }
+    });
+}
+
+/// For five seconds, two CPUs at once: round by round at instants that the test gives, where what is allowed is known
+/// exactly and nothing depends on when a thread happens to run.
+fn hammer(algorithm: &str) {
+    let count = 500u64;
+    let mut image =
+        image(&format!("[[limit]]\nname = \"a\"\nrate = \"{count}/250ms\"\nalgorithm = \"{algorithm}\"\n"));
+    image.settings.given_clock = 1;
+    let pins = Pins::new();
+    let datapath = std::sync::RwLock::new(load(&image, &pins));
+    let frame = frame(1, 20);
+    let barrier = std::sync::Barrier::new(2);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let start = Instant::now();
+    on_two_cpus(|cpu| {
+        for round in 1.. {
+            if cpu == 0 {
+                is_over.store(start.elapsed().as_secs() >= 5, Ordering::SeqCst);
+                // Far enough on that all that was passed has left every window.
+                let runtime = Runtime { nanoseconds: round * 1_000_000_000, ..Runtime::default() };
+                datapath.write().unwrap().set_runtime(runtime).unwrap();
+            }
+            barrier.wait();
+            if is_over.load(Ordering::SeqCst) {
+                break;
+            }
+            run(&datapath.read().unwrap(), &frame, 2 * count as u32);
+            barrier.wait();
+            if cpu == 0 {
+                let counters = datapath.read().unwrap().counters().unwrap();
+                let passed: u64 = counters.iter().map(|row| row.passed.packets).sum();
+                let allowed = round * count;
+                assert!(passed <= allowed, "{algorithm}: {passed} passed of {allowed} in round {round}");
+                assert!(passed * 100 >= allowed * 99, "{algorithm}: only {passed} of {allowed} passed in round {round}");
+            }
+        }
+    });
+}
+
+fn new_sources() {
+    // One packet a day, and a million sources that both CPUs meet at the same instant.
+    let mut image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
+    let sources = 1_000_000u32;
+    image.settings.shape.sets = sources;
+    let pins = Pins::new();
+    let datapath = load(&image, &pins);
+    let turn = [const { AtomicU32::new(0) }; 2];
+    on_two_cpus(|cpu| {
+        for source in 1..=sources {
+            let frame = frame(source, 20);
+            // In step, to within the time of a system call.
+            turn[cpu].store(source, Ordering::SeqCst);
+            while turn[1 - cpu].load(Ordering::SeqCst) < source {
+                std::hint::spin_loop();
+            }
+            run(&datapath, &frame, 1);
+        }
+    });
+    let counters = datapath.counters().unwrap();
+    let passed: u64 = counters.iter().map(|row| row.passed.packets).sum();
+    let throttled: u64 = counters.iter().map(|row| row.throttled.packets).sum();
+    let table = datapath.table_counters().unwrap();
+    assert_eq!(passed + throttled, 2 * u64::from(sources));
+    // Sets that are full let new keys pass uncounted by this policy, and keys as busy give way: each is counted.
+    let excused = table.full_passed + table.evicted;
+    assert!(passed <= u64::from(sources) + excused, "{passed} passed, {excused} excused");
+    assert!(passed + table.contended >= u64::from(sources), "{passed} passed, {} contended", table.contended);
+    assert!(excused * 100 < u64::from(sources), "{excused} of {sources} found no room of their own");
+}
+
+fn many_rules() {
+    let limits = |count: usize| -> String {
+        (0..count).map(|nth| format!("[[limit]]\nname = \"{nth}\"\nrate = \"{}/s\"\nipv4_prefix = {}\n", nth + 1, nth % 8 + 20)).collect()
+    };
+    let image = image(&limits(16));
+    let pins = Pins::new();
+    let datapath = load(&image, &pins);
+    // The first limit has a burst of one.
+    assert_eq!(run(&datapath, &frame(1, 20), 1), XDP_PASS);
+    assert_eq!(run(&datapath, &frame(1, 20), 1), XDP_DROP);
+    let text = format!("[agent]\ninterfaces = [\"lo\"]\n{}", limits(17));
+    let loaded = config::parse(std::path::Path::new("limits.toml"), &text).unwrap();
+    let error = compile(&loaded.config, Direction::Ingress).unwrap_err();
+    assert!(error.to_string().contains("17 rules"), "{error}");
+}

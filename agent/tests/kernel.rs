@@ -36,10 +36,13 @@ fn main() {
     }
     let mut trials = Vec::new();
     for algorithm in ALGORITHMS {
-        trials.push(Trial::test(format!("a_hundred_thousand_verdicts_of_a_{algorithm}_are_those_of_the_function"), move || {
-            differential(algorithm);
-            Ok(())
-        }));
+        trials.push(Trial::test(
+            format!("a_hundred_thousand_verdicts_of_a_{algorithm}_are_those_of_the_function"),
+            move || {
+                differential(algorithm);
+                Ok(())
+            },
+        ));
         trials.push(Trial::test(format!("two_cpus_on_one_key_of_a_{algorithm}_pass_what_it_allows"), move || {
             hammer(algorithm);
             Ok(())
@@ -173,8 +176,7 @@ fn on_two_cpus(work: impl Fn(usize) + Sync) {
 /// exactly and nothing depends on when a thread happens to run.
 fn hammer(algorithm: &str) {
     let count = 500u64;
-    let mut image =
-        image(&format!("[[limit]]\nname = \"a\"\nrate = \"{count}/250ms\"\nalgorithm = \"{algorithm}\"\n"));
+    let mut image = image(&format!("[[limit]]\nname = \"a\"\nrate = \"{count}/250ms\"\nalgorithm = \"{algorithm}\"\n"));
     image.settings.given_clock = 1;
     let pins = Pins::new();
     let datapath = std::sync::RwLock::new(load(&image, &pins));
@@ -201,7 +203,10 @@ fn hammer(algorithm: &str) {
                 let passed: u64 = counters.iter().map(|row| row.passed.packets).sum();
                 let allowed = round * count;
                 assert!(passed <= allowed, "{algorithm}: {passed} passed of {allowed} in round {round}");
-                assert!(passed * 100 >= allowed * 99, "{algorithm}: only {passed} of {allowed} passed in round {round}");
+                assert!(
+                    passed * 100 >= allowed * 99,
+                    "{algorithm}: only {passed} of {allowed} passed in round {round}"
+                );
             }
         }
     });
@@ -240,7 +245,11 @@ fn new_sources() {
 
 fn many_rules() {
     let limits = |count: usize| -> String {
-        (0..count).map(|nth| format!("[[limit]]\nname = \"{nth}\"\nrate = \"{}/s\"\nipv4_prefix = {}\n", nth + 1, nth % 8 + 20)).collect()
+        (0..count)
+            .map(|nth| {
+                format!("[[limit]]\nname = \"{nth}\"\nrate = \"{}/s\"\nipv4_prefix = {}\n", nth + 1, nth % 8 + 20)
+            })
+            .collect()
     };
     let image = image(&limits(16));
     let pins = Pins::new();

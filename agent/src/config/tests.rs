@@ -1,1 +1,260 @@
+use std::net::IpAddr;
+use std::path::Path;
 
+use proptest::prelude::*;
+
+use super::policy::{Algorithm, Multiplier, PortSet};
+use super::*;
+
+fn check(text: &str) -> Result<Loaded, Report> {
+    parse(Path::new("limits.toml"), text)
+}
+
+/// A limits.toml of one limit with these lines.
+fn limit(lines: &str) -> String {
+    format!("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\n{lines}\n")
+}
+
+#[test]
+fn every_error_says_where_it_is_and_what_to_write() {
+    let rate = "rate = \"10/s\"\n";
+    for (text, line, column, message, help) in [
+        // Syntax and shape.
+        ("[agent", 1, 7, "", "TOML syntax"),
+        ("agent = 5", 1, 9, "agent is an integer", "[agent]"),
+        ("limit = 5", 1, 9, "limit is an integer", "[[limit]]"),
+        ("[agnet]", 1, 2, "no key \"agnet\"", "did you mean \"agent\"?"),
+        ("[[limits]]", 1, 3, "no key \"limits\"", "did you mean \"limit\"?"),
+        // [agent].
+        ("[agent]\nmode = \"enfroce\"", 2, 8, "is no mode", "did you mean \"enforce\"?"),
+        ("[agent]\nmode = 5", 2, 8, "mode is an integer", "mode = \"enforce\""),
+        ("[agent]\nmodes = \"enforce\"", 2, 1, "no key \"modes\"", "did you mean \"mode\"?"),
+        ("[agent]\ninterfaces = \"eth0\"", 2, 14, "interfaces is a string", "a list"),
+        ("[agent]\ninterfaces = [\"a/b\"]", 2, 15, "cannot be an interface's name", "ip link"),
+        ("[agent]\ncontrol = \"weir.sock\"", 2, 11, "not an absolute path", "begin it with /"),
+        ("[agent]\nmax_sources = 0", 2, 15, "out of range", "from 1 to"),
+        ("[agent]\nmax_sources = -1", 2, 15, "out of range", "from 1 to"),
+        ("[agent]\nmax_sources = \"1M\"", 2, 15, "max_sources is a string", "whole number"),
+        ("[agent]\nnever_limit = [\"10.0.0.300\"]", 2, 16, "neither an address nor a prefix", "192.0.2.10"),
+        ("[agent]\nnever_limit = [\"10.0.0.1/8\"]", 2, 16, "bits set beyond", "10.0.0.0/8"),
+        ("[agent]\nmetrics = \"127.0.0.1:9464\"", 2, 1, "no key \"metrics\"", "write one of"),
+        // [[class]].
+        ("[[class]]\nsources = [\"10.0.0.0/8\"]", 1, 1, "[[class]] has no name", "name = \"payer\""),
+        ("[[class]]\nname = \"a\"", 1, 1, "[[class]] has no sources", "sources = "),
+        ("[[class]]\nname = \"default\"\nsources = []", 2, 8, "is taken", "another name"),
+        ("[[class]]\nname = \"a\"\nsources = []\nmultiplier = 0", 4, 14, "multiplier", "0.000001"),
+        (
+            "[[class]]\nname = \"a\"\nsources = []\nmultiplier = 2\nunlimited = true",
+            4,
+            14,
+            "nothing to multiply",
+            "leave out",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nsources = [\"10.0.0.0/8\"]\n[[class]]\nname = \"b\"\nsources = [\"10.0.0.0/8\"]",
+            6,
+            12,
+            "in class \"a\" already",
+            "one class",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nsources = []\n[[class]]\nname = \"a\"\nsources = []",
+            5,
+            8,
+            "two classes",
+            "another name",
+        ),
+        // [[limit]].
+        ("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nrate = \"1/s\"", 3, 1, "[[limit]] has no name", "name ="),
+        (&limit(""), 3, 1, "[[limit]] has no rate", "rate = \"1000/s\""),
+        (&limit("rate = 1000"), 5, 8, "rate is an integer", "\"1000/s\""),
+        (&limit("rate = \"1000\""), 5, 8, "no time", "1000/s"),
+        (&limit("rate = \"0/s\""), 5, 8, "rate of 0", "above 0"),
+        (&limit("rate = \"10MB/s\""), 5, 8, "counts packets", "unit = \"bytes\""),
+        (&limit("rate = \"10/s\"\nunit = \"bytes\""), 5, 8, "needs a unit", "10kB/s"),
+        (&limit("rate = \"100B/s\"\nunit = \"bytes\""), 5, 8, "1514", "longer time"),
+        (&limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = 5000"), 7, 9, "needs a unit", "256KiB"),
+        (&limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = \"1KiB\""), 7, 9, "1514", "1514B"),
+        (&limit(&format!("{rate}burst = \"1KiB\"")), 6, 9, "is a number", "burst = 2000"),
+        (&limit(&format!("{rate}burst = 0")), 6, 9, "out of range", "from 1"),
+        (&limit(&format!("{rate}burst = 5\nalgorithm = \"fixed-window\"")), 6, 9, "no burst", "leave burst out"),
+        (&limit(&format!("{rate}protocol = \"icmp\"\nports = [80]")), 7, 9, "icmp has no ports", "leave out ports"),
+        (&limit(&format!("{rate}ports = [0]")), 6, 10, "neither a port", "from 1 to 65535"),
+        (&limit(&format!("{rate}ports = [\"90-80\"]")), 6, 10, "neither a port", "lower first"),
+        (&limit(&format!("{rate}ports = []")), 6, 9, "no port is named", "leave ports out"),
+        (&limit(&format!("{rate}unit = \"connections\"\nprotocol = \"udp\"")), 6, 8, "no connections", "tcp"),
+        (&limit(&format!("{rate}unit = \"requests\"\nprotocol = \"icmp\"")), 6, 8, "no requests", "packets"),
+        (&limit(&format!("{rate}key = \"class\"\nipv4_prefix = 24")), 7, 15, "no address", "leave out ipv4_prefix"),
+        (&limit(&format!("{rate}key = \"sauce\"")), 6, 7, "is no key", "did you mean \"source\"?"),
+        (&limit(&format!("{rate}ipv4_prefix = 33")), 6, 15, "out of range", "from 0 to 32"),
+        (&limit("rate = \"1025/s\"\nalgorithm = \"sliding-log\""), 5, 8, "more than a sliding log", "1024"),
+        (
+            &limit("rate = \"1MB/s\"\nunit = \"bytes\"\nalgorithm = \"sliding-log\""),
+            7,
+            13,
+            "cannot count bytes",
+            "sliding-window",
+        ),
+        (
+            &limit(&format!("{rate}action = \"shape\"\nalgorithm = \"leaky-bucket\"")),
+            6,
+            10,
+            "cannot be delayed",
+            "egress",
+        ),
+        (&limit(&format!("{rate}tiers = [\"10/s\"]")), 6, 10, "said twice", "leave one"),
+        (
+            &limit(&format!("{rate}tiers = [\"1/s\", \"2/s\", \"3/s\", \"4/s\", \"5/s\", \"6/s\", \"7/s\"]")),
+            6,
+            9,
+            "8 rates",
+            "at most 7",
+        ),
+        (&limit(&format!("{rate}throttle = \"soft\"")), 6, 12, "no way to throttle", "soft = \"10%\""),
+        (&limit(&format!("{rate}throttle = {{ soft = \"0%\" }}")), 6, 21, "no share", "above 0"),
+        ("[[limit]]\nname = \"a\"\nrate = \"1/s\"", 1, 1, "no interface", "interfaces ="),
+        (
+            &format!("{}[[limit]]\nname = \"a\"\nrate = \"1/s\"", limit("rate = \"1/s\"")),
+            7,
+            8,
+            "two limits",
+            "another name",
+        ),
+        // What this version does not enforce is refused, not ignored.
+        (&limit(&format!("{rate}direction = \"egress\"")), 6, 13, "not in force", "remove it"),
+        (&limit(&format!("{rate}action = \"reject\"")), 6, 10, "not in force", "remove it"),
+        (&limit(&format!("{rate}action = {{ mark = 7 }}")), 6, 10, "not in force", "remove it"),
+        (&limit(&format!("{rate}throttle = {{ elastic = {{ up_to = 3.0 }} }}")), 6, 12, "not in force", "remove it"),
+        (&limit(&format!("{rate}scope = \"request\"")), 6, 9, "not in force", "remove it"),
+        (&limit(&format!("{rate}cluster = true")), 6, 11, "not in force", "remove it"),
+        ("[agent]\nattach = \"tc\"", 2, 10, "not in this version", "native"),
+        ("[[group]]\nname = \"batch\"", 1, 1, "not in force", "remove it"),
+        ("[decide]\nhttp = \"127.0.0.1:1\"", 1, 1, "not in force", "remove it"),
+        ("[cluster]", 1, 1, "not in force", "remove it"),
+    ] {
+        let report = check(text).err().unwrap_or_else(|| panic!("{text} is not wrong"));
+        let found = report.errors.iter().any(|error| {
+            error.line == line && error.column == column && error.message.contains(message) && error.help.contains(help)
+        });
+        assert!(found, "{text}\nwanted {line}:{column} {message} / {help}, got\n{:#?}", report.errors);
+    }
+}
+
+#[test]
+fn all_errors_of_a_file_are_told_at_once_in_the_order_of_their_places() {
+    let report = check(
+        "[agent]\ninterfaces = [\"eth0\"]\nmode = \"x\"\nmax_sources = \"a\"\nfoo = 1\n\
+         [[limit]]\nname = \"a\"\nrate = \"0/s\"\nburst = 0\nprotocol = \"icmp\"\nports = [0]\n\
+         [[limit]]\nname = \"a\"\nrate = \"10MB/s\"\nipv4_prefix = 99\n[group]\n",
+    )
+    .unwrap_err();
+    let lines: Vec<usize> = report.errors.iter().map(|error| error.line).collect();
+    assert_eq!(lines, [3, 4, 5, 8, 9, 11, 11, 14, 15, 16]);
+    let text = report.to_string();
+    assert!(text.contains("limits.toml:3:8") && text.contains("10 errors; nothing was changed"), "{text}");
+}
+
+#[test]
+fn what_is_probably_not_meant_is_a_warning() {
+    for (text, message) in [
+        ("[agent]\nnever_limit = [\"0.0.0.0/0\"]".to_owned(), "nothing will be limited"),
+        ("[agent]\nnever_limit = [\"::/0\"]".to_owned(), "nothing will be limited"),
+        (
+            "[agent]\nnever_limit = [\"10.0.0.0/8\"]\n[[class]]\nname = \"a\"\nsources = [\"10.1.0.0/16\"]".to_owned(),
+            "no limit can reach class",
+        ),
+        (limit("rate = \"1000000/s\"\nburst = 1"), "less than"),
+        (
+            limit("rate = \"1/s\"\naction = \"observe\"").replace("[[limit]]", "mode = \"observe\"\n[[limit]]"),
+            "only observes",
+        ),
+    ] {
+        let loaded = check(&text).unwrap_or_else(|report| panic!("{text}: {report}"));
+        assert!(
+            loaded.warnings.iter().any(|warning| warning.message.contains(message)),
+            "{text}: {:?}",
+            loaded.warnings
+        );
+    }
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let config = check(&limit("rate = \"10/5s\"\ntiers = [\"60/h\"]")).unwrap().config;
+    let limit = &config.limits[0];
+    assert_eq!((limit.burst, limit.tiers[0].burst), (10, 60));
+    assert_eq!((limit.ipv4_prefix, limit.ipv6_prefix), (32, 64));
+    assert_eq!((limit.unit, limit.algorithm, limit.key), (Unit::Packets, Algorithm::TokenBucket, Key::Source));
+    assert_eq!((limit.protocol, limit.action, limit.throttle), (ProtocolFilter::Any, Action::Drop, Throttle::Hard));
+    assert_eq!(limit.on_full, OnFull::Pass);
+    assert_eq!(
+        (config.agent.mode, config.agent.on_exit, config.agent.max_sources),
+        (Mode::Enforce, OnExit::Keep, 1_000_000)
+    );
+    assert_eq!(config.agent.control, Path::new("/run/weir/control.sock"));
+}
+
+#[test]
+fn ports_are_ranges_that_do_not_overlap() {
+    let config = check(&limit("rate = \"1/s\"\nports = [443, \"8000-8100\", \"8050-8200\", 8201]")).unwrap().config;
+    assert_eq!(config.limits[0].ports, Some(PortSet::new(vec![(443, 443), (8000, 8201)])));
+}
+
+#[test]
+fn every_config_that_is_shipped_is_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_string_lossy().starts_with("limits.") {
+            let loaded = load(&path).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(loaded.warnings, [], "{}", path.display());
+            crate::compile::compile(&loaded.config, Direction::Ingress).unwrap();
+            count += 1;
+        }
+    }
+    assert!(count >= 3, "only {count} configs are shipped");
+}
+
+#[test]
+fn an_ssh_session_that_could_be_throttled_is_warned_of() {
+    let client: Option<IpAddr> = Some([192, 0, 2, 7].into());
+    let warns = |text: &str| ssh_warning(&check(text).unwrap().config, client).is_some();
+    let base = limit("rate = \"1/s\"");
+    assert!(warns(&base));
+    assert!(warns(&limit("rate = \"1/s\"\nports = [22]")));
+    assert!(!warns(&limit("rate = \"1/s\"\nports = [80]")));
+    assert!(!warns(&limit("rate = \"1/s\"\nprotocol = \"udp\"")));
+    assert!(!warns(&base.replace("[[limit]]", "never_limit = [\"192.0.2.0/24\"]\n[[limit]]")));
+    assert!(!warns(&base.replace("[[limit]]", "mode = \"observe\"\n[[limit]]")));
+    assert!(!warns(&format!("{base}[[class]]\nname = \"us\"\nsources = [\"192.0.2.7\"]\nunlimited = true\n")));
+    assert_eq!(ssh_warning(&check(&base).unwrap().config, None), None);
+}
+
+#[test]
+fn multipliers_are_exact() {
+    let rate = Rate { count: 10, per_nanoseconds: 1_000_000_000 };
+    let times = |factor: f64| Multiplier::new(factor).unwrap();
+    assert_eq!(times(2.5).rate(rate), Rate { count: 1, per_nanoseconds: 40_000_000 });
+    assert_eq!((times(2.5).units(10), times(0.3).units(10), times(0.01).units(10)), (25, 3, 0));
+    assert_eq!((Multiplier::new(0.0), Multiplier::new(-1.0), Multiplier::new(f64::NAN)), (None, None, None));
+}
+
+proptest! {
+    /// Whatever stands in the file, there is an answer.
+    #[test]
+    fn no_text_is_too_much(text in "(?s).{0,300}") {
+        let _ = check(&text);
+    }
+
+    /// Nor is anything made of the example by changing it in one place.
+    #[test]
+    fn no_change_of_the_example_is_too_much(at in 0usize..2_000, what in prop_oneof![Just(""), Just("\""), Just("]"), Just("0"), Just("\n"), Just("= [")], length in 0usize..20) {
+        let mut text = include_str!("../../../config/limits.example.toml").to_owned();
+        let boundary = |mut at: usize| { while !text.is_char_boundary(at) { at -= 1; } at };
+        let start = boundary(at.min(text.len()));
+        let end = boundary((start + length).min(text.len()));
+        text.replace_range(start..end.max(start), what);
+        let _ = check(&text).map(|loaded| crate::compile::compile(&loaded.config, Direction::Ingress));
+    }
+}

@@ -10,7 +10,12 @@ use crate::maps::{PORTS, PREFIXES, setting};
 
 /// The rules for a packet and what they look at, or why there are none.
 #[inline(always)]
-pub fn classify(packet: &Packet, direction: Direction, interface: u32, length: u32) -> Result<(RuleSpan, Subject), Bypass> {
+pub fn classify(
+    packet: &Packet,
+    direction: Direction,
+    interface: u32,
+    length: u32,
+) -> Result<(RuleSpan, Subject), Bypass> {
     if packet.is_essential {
         return Err(Bypass::Essential);
     }

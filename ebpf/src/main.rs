@@ -2,6 +2,7 @@
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
+#![expect(missing_docs, reason = "the entry points that aya's macros generate have none")]
 #![expect(internal_features, reason = "the BPF target has no stable compare-and-swap; see atomics.rs")]
 
 mod atomics;
@@ -30,17 +31,15 @@ pub fn weir_xdp(context: XdpContext) -> u32 {
     let interface = unsafe { (*context.ctx).ingress_ifindex };
     match hold(&frame, Direction::Ingress, interface) {
         Fate::Passed => XDP_PASS,
-        Fate::Refused(_) | Fate::Barred => XDP_DROP,
+        Fate::Refused => XDP_DROP,
     }
 }
 
 /// What becomes of a frame; each hook turns it into an action in one match.
 enum Fate {
     Passed,
-    /// By the rule with this index.
-    Refused(u32),
-    /// Before any rule was asked: malformed, or banned.
-    Barred,
+    /// By a rule, or before any was asked.
+    Refused,
 }
 
 /// Parses, classifies, decides and counts.
@@ -57,7 +56,7 @@ fn hold(frame: &impl Bytes, direction: Direction, interface: u32) -> Fate {
     match held {
         Ok((span, subject)) => match judge(&kernel, span, &subject) {
             Verdict::Pass => Fate::Passed,
-            Verdict::Refuse(rule) => Fate::Refused(rule),
+            Verdict::Refuse(_) => Fate::Refused,
         },
         Err(bypass) => {
             let outcome = match bypass {
@@ -66,7 +65,7 @@ fn hold(frame: &impl Bytes, direction: Direction, interface: u32) -> Fate {
                 Bypass::Unlimited | Bypass::NotIp | Bypass::Essential | Bypass::NeverLimit => Outcome::Passed,
             };
             kernel.count(bypass as u32, outcome, length);
-            if outcome == Outcome::Throttled { Fate::Barred } else { Fate::Passed }
+            if outcome == Outcome::Throttled { Fate::Refused } else { Fate::Passed }
         }
     }
 }

@@ -36,6 +36,7 @@ fn main() {
         ("limits_stay_in_force_while_the_agent_is_gone_and_the_next_one_goes_on", takeover),
         ("detaching_leaves_nothing", detach),
         ("what_cannot_be_done_is_one_message_and_leaves_nothing", refusals),
+        ("a_driver_without_native_xdp_is_told_and_generic_only_when_asked_for", generic),
         ("reset_gives_a_source_its_whole_allowance", reset),
     ];
     let trials = tests
@@ -437,4 +438,27 @@ fn reset() {
     assert_eq!(agent.json(&["show", "10.77.0.7"])["limits"][0]["remaining"], 10);
     burst(&network, &[udp_from(7)], 30);
     assert_eq!(agent.counts("packets"), (20, 40));
+}
+
+fn generic() {
+    let network = Network::new();
+    // The loopback device has no native XDP.
+    for attach in ["", "attach = \"native\""] {
+        let config = network.config(attach, LIMIT);
+        let text = std::fs::read_to_string(&config).unwrap().replace(INTERFACE, "lo");
+        std::fs::write(&config, text).unwrap();
+        let output = network.run_to_end(&config);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("does not do native XDP") && said.contains("attach = \"generic\""), "{said}");
+        assert!(!network.has_pins(), "something was left behind");
+    }
+    let agent = network.start("attach = \"generic\"", &LIMIT.replace("1000/s", "1/min"));
+    assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "generic");
+    burst(&network, &[udp_from(7)], 150);
+    assert_eq!(agent.counts("packets"), (100, 50));
+    // The mode is the operator's choice at each start, and what is told is what is so.
+    drop(agent);
+    let agent = network.start("attach = \"native\"", LIMIT);
+    assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "native");
 }

@@ -23,10 +23,21 @@ use crate::context::XdpFrame;
 use crate::maps::setting;
 use crate::throttle::Kernel;
 
-/// Ingress, as early as a frame can be looked at.
+/// Ingress, as early as a frame can be looked at, in one buffer or several.
 #[xdp(frags)]
 pub fn weir_xdp(context: XdpContext) -> u32 {
-    let frame = XdpFrame::new(&context);
+    ingress(&context)
+}
+
+/// The same for kernels before 5.18, which know no frames in several buffers.
+#[xdp]
+pub fn weir_xdp_linear(context: XdpContext) -> u32 {
+    ingress(&context)
+}
+
+#[inline(always)]
+fn ingress(context: &XdpContext) -> u32 {
+    let frame = XdpFrame::new(context);
     // SAFETY: the context is the one the program was called with.
     let interface = unsafe { (*context.ctx).ingress_ifindex };
     match hold(&frame, Direction::Ingress, interface) {

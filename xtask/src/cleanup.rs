@@ -1,8 +1,8 @@
 //! Takes away what tests leave on a machine when they are interrupted: network namespaces with the processes in them,
 //! pinned programs and maps, and cgroups.
 //!
-//! Only what bears the name of a test is touched: `weir-t`, then a dash, a digit or nothing. A number there is the
-//! process that made it, and what belongs to a test that is still running is left alone.
+//! Only what bears the name of a test is touched: `weir-t`, at most one letter more, and the number of the process that
+//! made it, or `weir-t` and a dash. What belongs to a test that is still running is left alone.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -89,16 +89,21 @@ fn leftovers(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn is_of_a_test(name: &str) -> bool {
-    let rest = name.strip_prefix(PREFIX);
-    rest.is_some_and(|rest| rest.bytes().next().is_none_or(|first| first == b'-' || first.is_ascii_digit()))
+    name == PREFIX || name.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with('-')) || maker(name).is_some()
 }
 
 /// Whether the process that a name tells is a test program of cargo's and still running.
 fn is_in_use(name: &str) -> bool {
-    let rest = name.strip_prefix(PREFIX).unwrap_or_default();
-    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-    let program = fs::read_link(Path::new("/proc").join(&rest[..digits]).join("exe"));
-    digits > 0 && program.is_ok_and(|program| program.parent().is_some_and(|folder| folder.ends_with("deps")))
+    let program = maker(name).and_then(|process| fs::read_link(format!("/proc/{process}/exe")).ok());
+    program.is_some_and(|program| program.parent().is_some_and(|folder| folder.ends_with("deps")))
+}
+
+/// The number of the process that made what bears this name.
+fn maker(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix(PREFIX)?;
+    let rest = rest.strip_prefix(|letter: char| letter.is_ascii_lowercase()).unwrap_or(rest);
+    let end = rest.bytes().take_while(u8::is_ascii_digit).count();
+    rest[..end].parse().ok()
 }
 
 /// The roots of the cgroup hierarchies among lines of /proc/self/mounts.
@@ -237,7 +242,7 @@ mod tests {
                 fs::create_dir_all(folder.0.join("cgroup").join(name)).unwrap();
             }
         };
-        let (theirs, ours) = (["weir", "weir-tables", "not-weir-t-a"], ["weir-t", "weir-t-a/b/c", "weir-t99999999-a"]);
+        let (theirs, ours) = (["weir", "weir-tables", "not-weir-t-a"], ["weir-t", "weir-t-a/b/c", "weir-tk99999999-a"]);
         make(&theirs);
         make(&ours);
         let places = Places {
@@ -256,6 +261,7 @@ mod tests {
     fn what_belongs_to_a_running_test_is_left_alone() {
         // This test is itself a program of cargo's in a folder `deps`.
         assert!(is_in_use(&format!("weir-t{}-a", id())));
+        assert!(is_in_use(&format!("weir-tk{}-a", id())));
         assert!(!is_in_use("weir-t1-a"));
         assert!(!is_in_use("weir-t-a"));
     }

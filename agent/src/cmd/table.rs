@@ -1,7 +1,7 @@
 //! Tables for people. Drawn by `tabled`: it knows the width of what is not ASCII, and is kept.
 
 use tabled::builder::Builder;
-use tabled::settings::object::{Columns, Object, Rows};
+use tabled::settings::object::Columns;
 use tabled::settings::{Alignment, Style};
 
 /// A table with a heading; the columns from `numbers` on are numbers, and aligned to the right.
@@ -17,10 +17,8 @@ pub fn render<const N: usize>(
     }
     let mut table = builder.build();
     table.with(Style::blank());
-    table.modify(Columns::new(numbers..).not(Rows::first()), Alignment::right());
-    table.modify(Rows::first(), Alignment::left());
     if numbers < N {
-        table.modify(Columns::new(numbers..).and(Rows::first()), Alignment::right());
+        table.modify(Columns::new(numbers..), Alignment::right());
     }
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }

@@ -43,8 +43,22 @@ impl std::fmt::Display for AttachMode {
     }
 }
 
-/// What each hook's pin is called.
-const XDP: &str = "xdp";
+impl AttachMode {
+    /// What the hook's pin is called: a link does not tell its mode, and `status` has to.
+    const fn hook(self) -> &'static str {
+        match self {
+            Self::Native => "xdp",
+            Self::Generic => "xdpgeneric",
+        }
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::Native => Self::Generic,
+            Self::Generic => Self::Native,
+        }
+    }
+}
 
 impl Datapath {
     /// Attaches the policy to an interface, in place of the one that an earlier agent left there.
@@ -55,7 +69,9 @@ impl Datapath {
     pub fn attach(&mut self, interface: &str, mode: AttachMode) -> Result<(), AttachError> {
         let index = nix::net::if_::if_nametoindex(interface)
             .map_err(|_| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })?;
-        let pin = self.pins.link(interface, XDP);
+        let pin = self.pins.link(interface, mode.hook());
+        // An interface has one XDP hook. Only where the operator asked for another mode is there a gap.
+        let _ = std::fs::remove_file(self.pins.link(interface, mode.other().hook()));
         let program = self.xdp_mut()?;
         let (link, is_new) = match take_over(program, &pin) {
             Some(link) => (link, false),
@@ -94,7 +110,7 @@ impl Datapath {
     /// Undoes what this agent did: what an earlier one left in force stays.
     pub fn abandon(self) {
         for attached in self.attached.iter().filter(|attached| attached.is_new) {
-            let _ = std::fs::remove_file(self.pins.link(&attached.interface, XDP));
+            let _ = std::fs::remove_file(self.pins.link(&attached.interface, attached.mode.hook()));
         }
         if !self.inherits {
             // Nothing of this table is in force; if a pin cannot go, the next agent takes it over.
@@ -109,10 +125,6 @@ impl Datapath {
                 let _ = std::fs::remove_file(path);
             }
         }
-    }
-
-    fn xdp_mut(&mut self) -> Result<&mut Xdp, LoadError> {
-        Ok(self.ebpf.program_mut("weir_xdp").ok_or(LoadError::ForeignObject)?.try_into()?)
     }
 }
 

@@ -77,8 +77,9 @@ impl Datapath {
         }
         let mut ebpf = loader.load(OBJECT).map_err(LoadError::from_aya)?;
         write_policy(&mut ebpf, image)?;
-        let program: &mut Xdp = ebpf.program_mut("weir_xdp").ok_or(LoadError::ForeignObject)?.try_into()?;
-        program.load().map_err(|error| LoadError::from_program("weir_xdp", error))?;
+        let name = xdp_name(&settings);
+        let program: &mut Xdp = ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into()?;
+        program.load().map_err(|error| LoadError::from_program(name, error))?;
         let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
         table.set(0, TableIdentity::of(&settings), 0)?;
         let sources = Sources::map(array_of(&ebpf, "SOURCES")?, settings)?;
@@ -170,8 +171,17 @@ impl Datapath {
     ///
     /// When the object is not ours.
     pub fn xdp(&self) -> Result<&Xdp, LoadError> {
-        Ok(self.ebpf.program("weir_xdp").ok_or(LoadError::ForeignObject)?.try_into()?)
+        Ok(self.ebpf.program(xdp_name(&self.settings)).ok_or(LoadError::ForeignObject)?.try_into()?)
     }
+
+    fn xdp_mut(&mut self) -> Result<&mut Xdp, LoadError> {
+        Ok(self.ebpf.program_mut(xdp_name(&self.settings)).ok_or(LoadError::ForeignObject)?.try_into()?)
+    }
+}
+
+/// The entry point for this kernel.
+const fn xdp_name(settings: &Settings) -> &'static str {
+    if settings.multi_buffer != 0 { "weir_xdp" } else { "weir_xdp_linear" }
 }
 
 fn write_policy(ebpf: &mut Ebpf, image: &Image) -> Result<(), LoadError> {

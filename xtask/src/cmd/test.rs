@@ -1,9 +1,9 @@
 //! `test`: builds everything and runs every test that can run on this machine.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -17,8 +17,6 @@ use crate::cleanup;
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
 
-/// Names the file that a test which cannot run here adds a line to, `name: reason`.
-const SKIPPED: &str = "WEIR_SKIPPED";
 /// For what `cargo test` printed last.
 const GRACE: Duration = Duration::from_millis(300);
 const BPFFS: &str = "/sys/fs/bpf";
@@ -39,16 +37,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     mount_bpffs();
     clean();
 
-    let skipped = workspace.target.join("skipped-tests");
-    fs::write(&skipped, "").with_context(|| format!("emptying {}", skipped.display()))?;
     let mut tests = workspace.cargo();
     tests.args(["test", "--locked", "--no-fail-fast"]);
     if !selects_packages(&arguments.cargo) {
         tests.args(["--workspace", "--exclude", "ebpf"]);
     }
     tests.args(&arguments.cargo);
-    tests.env("WEIR_AGENT", &built.agent).env("WEIR_EBPF_OBJECT", &built.object).env(SKIPPED, &skipped);
-    let outcome = run_tests(&mut tests, &skipped);
+    tests.env("WEIR_AGENT", &built.agent).env("WEIR_EBPF_OBJECT", &built.object);
+    let outcome = run_tests(&mut tests);
     clean();
     outcome
 }
@@ -84,16 +80,15 @@ fn clean() {
     }
 }
 
-fn run_tests(tests: &mut Command, skipped: &Path) -> Result<()> {
+fn run_tests(tests: &mut Command) -> Result<()> {
     let mut child = tests.stdout(Stdio::piped()).spawn().context("starting `cargo test`")?;
     let output = child.stdout.take().context("reading what `cargo test` prints")?;
     let has_ended = || Ok(child.try_wait()?.is_some());
     let tally = forward(BufReader::new(output), &mut io::stdout().lock(), has_ended);
     let status = child.wait().context("waiting for `cargo test`")?;
     let tally = tally.context("passing on what `cargo test` prints")?;
-    let skipped = fs::read_to_string(skipped).with_context(|| format!("reading {}", skipped.display()))?;
     if tally.programs > 0 {
-        print!("{}", tally.closing(&skipped));
+        println!("{tally}");
     }
     if !status.success() {
         bail!("`cargo test` ended with {status}");
@@ -126,14 +121,11 @@ impl Tally {
             }
         }
     }
+}
 
-    /// The tests that found that they cannot run here, one a line, and the sum of all. Cargo counts these as passed.
-    fn closing(&self, skipped: &str) -> String {
-        let mut text: String = skipped.lines().map(|skip| format!("skipped: {skip}\n")).collect();
-        let count = skipped.lines().count();
-        let (passed, skipped) = (self.passed.saturating_sub(count), self.ignored + count);
-        text.push_str(&format!("total: {passed} passed, {} failed, {skipped} skipped\n", self.failed));
-        text
+impl fmt::Display for Tally {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "total: {} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
     }
 }
 
@@ -172,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn skipped_tests_are_counted_as_skipped() {
+    fn closing_lines_are_passed_on_and_added_up() {
         let output = "running 3 tests\ntest a ... ok\n\n\
                       test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.40s\n\
                       test result: FAILED. 5 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s\n";
@@ -180,7 +172,7 @@ mod tests {
         let tally = forward(output.as_bytes(), &mut shown, || Ok(false)).unwrap();
         assert_eq!(String::from_utf8(shown).unwrap(), output);
         assert_eq!(tally, Tally { programs: 2, passed: 7, failed: 1, ignored: 1 });
-        assert_eq!(tally.closing("a: needs root\n"), "skipped: a: needs root\ntotal: 6 passed, 1 failed, 2 skipped\n");
+        assert_eq!(tally.to_string(), "total: 7 passed, 1 failed, 1 skipped");
     }
 
     #[test]

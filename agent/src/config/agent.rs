@@ -18,7 +18,6 @@ impl Default for AgentConfig {
             on_exit: OnExit::Keep,
             control: DEFAULT_SOCKET.into(),
             pins: DEFAULT_PINS.into(),
-            metrics: None,
             max_sources: 1_000_000,
             never_limit: Vec::new(),
         }
@@ -65,6 +64,11 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
                 agent.never_limit.push(prefix);
             }
             Err(wrong) => table.problems.error(span, wrong.message, wrong.help),
+        }
+    }
+    for key in ["metrics", "watch"] {
+        if let Some(value) = table.value(key) {
+            table.problems.error(value.span(), format!("{key} is not in this version"), "remove it");
         }
     }
     table.finish();

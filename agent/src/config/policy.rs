@@ -1,7 +1,7 @@
 //! A config that has been validated: what is invalid cannot be written down in these types.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 pub use common::limiter::Rate;
@@ -36,8 +36,6 @@ pub struct AgentConfig {
     pub control: PathBuf,
     /// The directory of pins, in a BPF file system.
     pub pins: PathBuf,
-    /// Where metrics are served.
-    pub metrics: Option<SocketAddr>,
     /// Capacity of the table of sources.
     pub max_sources: u32,
     /// Never throttled.

@@ -112,10 +112,7 @@ impl Datapath {
         for attached in self.attached.iter().filter(|attached| attached.is_new) {
             let _ = std::fs::remove_file(self.pins.link(&attached.interface, attached.mode.hook()));
         }
-        if !self.inherits {
-            // Nothing of this table is in force; if a pin cannot go, the next agent takes it over.
-            let _ = self.pins.clear();
-        }
+        self.pins.clear_unless_linked();
     }
 
     /// Detaches from interfaces that an earlier agent held and this one does not.

@@ -39,8 +39,6 @@ pub struct Datapath {
     sources: Sources,
     attached: Vec<Attached>,
     pins: PinDirectory,
-    /// Whether the table is that of an earlier policy.
-    inherits: bool,
 }
 
 impl Datapath {
@@ -50,15 +48,22 @@ impl Datapath {
     ///
     /// When the kernel lacks something, a capability is missing, or the verifier refuses; nothing is left behind.
     pub fn load(image: &Image, pins: PinDirectory) -> Result<Self, LoadError> {
+        let loaded = Self::load_on(image, &pins);
+        if loaded.is_err() {
+            pins.clear_unless_linked();
+        }
+        loaded
+    }
+
+    fn load_on(image: &Image, pins: &PinDirectory) -> Result<Self, LoadError> {
         if OBJECT.is_empty() {
             return Err(LoadError::NoObject);
         }
         let mut settings = image.settings;
-        let (seed, inherits) = match pins.inherit(&settings)? {
-            Inherited::Table(identity) => (identity.seed, true),
-            Inherited::Nothing => (random_seed()?, false),
+        settings.seed = match pins.inherit(&settings)? {
+            Inherited::Table(identity) => identity.seed,
+            Inherited::Nothing => random_seed()?,
         };
-        settings.seed = seed;
         settings.multi_buffer = u32::from(kernel_has_multi_buffer());
         let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
         let rings = (settings.shape.all_sets() * common::table::SLOTS).saturating_mul(settings.ring_words).max(1);
@@ -83,7 +88,7 @@ impl Datapath {
         let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
         table.set(0, TableIdentity::of(&settings), 0)?;
         let sources = Sources::map(array_of(&ebpf, "SOURCES")?, settings)?;
-        Ok(Self { ebpf, settings, counters: image.counters(), sources, attached: Vec::new(), pins, inherits })
+        Ok(Self { ebpf, settings, counters: image.counters(), sources, attached: Vec::new(), pins: pins.clone() })
     }
 
     /// The counters of every row, summed over CPUs.

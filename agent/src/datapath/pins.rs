@@ -91,6 +91,14 @@ impl PinDirectory {
         Ok(Some(array.get(&0, 0)?))
     }
 
+    /// After a failure: takes out what was pinned on the way, unless a policy is in force here. What cannot be taken out
+    /// is taken over by the next agent; the failure itself is what is told.
+    pub(super) fn clear_unless_linked(&self) {
+        if self.links().is_empty() {
+            let _ = self.clear();
+        }
+    }
+
     /// Takes everything out of the directory, which detaches what is linked there, and removes it. Returns what it
     /// took out.
     ///

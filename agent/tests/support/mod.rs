@@ -309,8 +309,8 @@ impl Sender {
     }
 
     /// Sends `frames` in turn, `per_millisecond` of them each millisecond, for `time`. Returns how many, and the time
-    /// from before the first to after the last.
-    pub fn flood(&self, frames: &[Vec<u8>], per_millisecond: usize, time: Duration) -> (u64, Duration) {
+    /// from before the first to after the last. What it was held up for is made up for.
+    pub fn pace(&self, frames: &[Vec<u8>], per_millisecond: usize, time: Duration) -> (u64, Duration) {
         let start = Instant::now();
         let mut sent = 0;
         let mut turn = frames.iter().cycle();
@@ -323,5 +323,15 @@ impl Sender {
             thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         (sent, start.elapsed())
+    }
+
+    /// As `pace`, and then `more` at once: enough to leave no allowance unused at the moment of the last.
+    pub fn flood(&self, frames: &[Vec<u8>], per_millisecond: usize, time: Duration, more: u64) -> (u64, Duration) {
+        let start = Instant::now();
+        let (sent, _) = self.pace(frames, per_millisecond, time);
+        for frame in frames.iter().cycle().take(more as usize) {
+            self.send(frame);
+        }
+        (sent + more, start.elapsed())
     }
 }

@@ -32,7 +32,7 @@ pub const ELEMENT_WORDS: u32 = SLOTS * WIDEST_SLOT;
 /// In place of the first word of a slot: there is none.
 pub const NO_SLOT: u32 = u32::MAX;
 /// How often a CPU looks again at a set that another one has locked.
-pub const LOCK_TRIES: u32 = 16;
+pub const LOCK_TRIES: u32 = 64;
 
 /// Sets behind those that hashes name: for the buckets that new keys share where the table is full of busier ones.
 pub const OVERFLOW_SETS: u32 = 64;

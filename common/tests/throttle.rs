@@ -224,10 +224,16 @@ fn tiers_are_charged_by_all_or_none_on_two_cpus() {
                 let other = scope.spawn(|| hammer(&memory));
                 hammer(&memory) + other.join().unwrap()
             });
-            assert_eq!(passed, 500, "round {round}");
+            // A thread that is put to sleep while it holds the set makes the other refuse, which is counted.
+            let contended = memory.noted(TableEvent::Contended) as usize;
+            assert!(
+                passed <= 500 && passed + contended >= 500,
+                "{passed} passed, {contended} contended in round {round}"
+            );
             // What is left of the others is what was not passed: nothing refused was charged.
             memory.rules[1].enforcement = Enforcement::Observe as u8;
-            assert_eq!((0..2_000).filter(|_| pass(&memory, &source(1))).count(), 300, "round {round}");
+            let left = (0..2_000).filter(|_| pass(&memory, &source(1))).count();
+            assert_eq!(passed + left, 800, "round {round}");
         }
     }
 }

@@ -1,0 +1,196 @@
+//! What the agent tells of itself: the documents behind `status`, `limits`, `top` and `show`.
+
+mod reader;
+
+pub use reader::{Reader, mapped, monotonic_nanoseconds};
+
+use common::counters::Traffic;
+use serde::{Deserialize, Serialize};
+
+use crate::datapath::AttachMode;
+
+/// `agent status --json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Of this agent.
+    pub version: String,
+    /// `enforce` or `observe`.
+    pub mode: String,
+    /// Since this agent started.
+    pub uptime_seconds: u64,
+    /// The file in force; `null` for the built-in limits.
+    pub config: Option<String>,
+    /// Where it is attached.
+    pub interfaces: Vec<InterfaceStatus>,
+    /// Of all packets that came by.
+    pub totals: Totals,
+    /// The table of sources.
+    pub sources: SourcesStatus,
+    /// Packets that came to no limit, and why.
+    pub bypass: BypassStatus,
+    /// What an operator should know.
+    pub notes: Vec<String>,
+}
+
+/// One interface.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct InterfaceStatus {
+    /// Its name.
+    pub name: String,
+    /// `native` or `generic`.
+    pub attach: AttachMode,
+}
+
+/// All packets.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Packets let through.
+    pub passed_packets: u64,
+    /// Their bytes.
+    pub passed_bytes: u64,
+    /// Packets refused.
+    pub throttled_packets: u64,
+    /// Their bytes.
+    pub throttled_bytes: u64,
+}
+
+/// The table of sources.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct SourcesStatus {
+    /// Keys whose allowance is not whole at this moment.
+    pub tracked: u64,
+    /// Keys there is room for.
+    pub capacity: u64,
+    /// Keys that gave way to others that were as busy.
+    pub evicted: u64,
+    /// Packets of new keys that found no room, and passed.
+    pub full_passed: u64,
+    /// … and were refused.
+    pub full_throttled: u64,
+    /// … and were counted in the shared bucket.
+    pub full_shared: u64,
+    /// Packets refused since other CPUs kept changing their state.
+    pub contended: u64,
+}
+
+/// Packets that came to no limit.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct BypassStatus {
+    /// No limit applies.
+    pub unlimited: u64,
+    /// Not IP.
+    pub not_ip: u64,
+    /// Neighbour discovery and DHCP.
+    pub essential: u64,
+    /// Never limited.
+    pub never_limit: u64,
+    /// Refused as malformed.
+    pub malformed: u64,
+}
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl From<Traffic> for Count {
+    fn from(traffic: Traffic) -> Self {
+        Self { packets: traffic.packets, bytes: traffic.bytes }
+    }
+}
+
+/// One element of `agent limits --json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LimitStatus {
+    /// Its name.
+    pub name: String,
+    /// `ingress` or `egress`.
+    pub direction: String,
+    /// What it counts by.
+    pub key: String,
+    /// What it counts.
+    pub unit: String,
+    /// How.
+    pub algorithm: String,
+    /// As the operator wrote it.
+    pub rate: String,
+    /// In units.
+    pub burst: u64,
+    /// Packets that conformed to this and all other limits on them.
+    pub passed: Count,
+    /// Refused by this limit.
+    pub throttled: Count,
+    /// Would have been.
+    pub would_throttle: Count,
+    /// Passed above it, since it is soft or elastic.
+    pub over: Count,
+    /// Keys whose allowance is not whole.
+    pub keys: u64,
+}
+
+/// One element of `agent top --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopRow {
+    /// The address or prefix that is counted as one.
+    pub source: String,
+    /// The limit that refused it last, or the first that it counts under.
+    pub limit: String,
+    /// Packets let through.
+    pub passed_packets: u64,
+    /// Packets refused.
+    pub throttled_packets: u64,
+}
+
+/// `agent show IP --json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SourceStatus {
+    /// The address asked for.
+    pub source: String,
+    /// Its class.
+    pub class: String,
+    /// Whether it is never throttled.
+    pub never_limit: bool,
+    /// The ban it is under.
+    pub ban: Option<BanStatus>,
+    /// Each limit it is held to.
+    pub limits: Vec<SourceLimit>,
+    /// Why its last packet was refused, if one was.
+    pub last_refused: Option<LastRefused>,
+}
+
+/// A ban.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BanStatus {
+    /// The prefix.
+    pub cidr: String,
+    /// Until it ends; `null` if it does not.
+    pub expires_in_seconds: Option<f64>,
+}
+
+/// What one limit has left for a source.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SourceLimit {
+    /// The limit.
+    pub name: String,
+    /// Units that would pass now.
+    pub remaining: u64,
+    /// Until one more passes; 0 if one passes now.
+    pub retry_after_seconds: f64,
+    /// Packets let through.
+    pub passed_packets: u64,
+    /// Packets refused.
+    pub throttled_packets: u64,
+}
+
+/// The last refusal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LastRefused {
+    /// By which limit.
+    pub limit: String,
+    /// How long ago.
+    pub seconds_ago: f64,
+}

@@ -1,0 +1,124 @@
+//! What a judgement needs of the world, and what it tells of itself.
+
+use core::ops::DerefMut;
+
+use super::{Hearing, charge, judge_by_bucket, look, slot, take_back};
+use crate::key::{HashSeed, Key};
+use crate::rule::Rule;
+use crate::table::{Claim, Set, Shape, SlotCounter, Tag};
+use crate::time::Ticks;
+
+/// A word of a log's ring, shared by CPUs.
+pub trait Cell: Copy {
+    /// Reads it.
+    fn load(self) -> u64;
+    /// Replaces `current` by `new` and returns what was there. Sequentially consistent.
+    fn compare_exchange(self, current: u64, new: u64) -> u64;
+}
+
+/// Where rules, states and counters are: BPF maps in the kernel, memory in user space.
+pub trait Host: Sized {
+    /// A set of the table.
+    type Set: Set;
+    /// A word of a ring.
+    type Cell: Cell;
+    /// Memory for a packet with several rules: kept apart, for there is little room on the kernel's stack.
+    type Hearing: DerefMut<Target = Hearing>;
+    /// The row of a rule.
+    fn rule(&self, index: u32) -> Option<&Rule>;
+    /// A set of the table of sources, of a table cut as `shape` says.
+    fn set(&self, index: u32) -> Option<Self::Set>;
+    /// A word of the rings.
+    fn cell(&self, index: u32) -> Option<Self::Cell>;
+    /// The clock, read anew.
+    fn now(&self) -> Ticks;
+    /// How the table is cut.
+    fn shape(&self) -> Shape;
+    /// The table's secret.
+    fn seed(&self) -> HashSeed;
+    /// Words of ring that each slot has.
+    fn ring_words(&self) -> u32;
+    /// The most rules that any packet is held to: what lies above it need not be verified or run.
+    fn most_rules(&self) -> u32;
+    /// Whether elastic limits may give more than their rate at this moment.
+    fn has_room(&self) -> bool;
+    /// Counts a packet of `bytes` under `outcome` of the counters at `counter`.
+    fn count(&self, counter: u32, outcome: Outcome, bytes: u32);
+    /// Counts something that befell the table.
+    fn note(&self, event: TableEvent);
+    /// Where a packet with several rules is kept while it is judged.
+    fn hearing(&self) -> Option<Self::Hearing>;
+    /// [`judge_by_bucket`]. The kernel verifies it by itself, once, instead of for every way to get there; so with the
+    /// next four.
+    fn judge_by_bucket(&self, rule: u32, key: &Key, length: u32) -> bool {
+        judge_by_bucket(self, rule, key, length)
+    }
+    /// [`look`].
+    fn look(&self, hearing: &mut Hearing, nth: u32) -> bool {
+        look(self, hearing, nth)
+    }
+    /// [`charge`].
+    fn charge(&self, hearing: &mut Hearing, nth: u32) -> bool {
+        charge(self, hearing, nth)
+    }
+    /// [`take_back`].
+    fn take_back(&self, hearing: &mut Hearing, count: u32) {
+        take_back(self, hearing, count);
+    }
+    /// [`slot::claim`].
+    fn claim(&self, set: u32, tag: Tag, now: Ticks, life: Ticks) -> Claim {
+        slot::claim(self, set, tag, now, life)
+    }
+    /// Tells of a key that has been counted another 64 times, or was refused for the first time of 64.
+    fn sight(&self, sighting: &Sighting<'_>);
+}
+
+/// What is counted of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Passed all rules of its span; counted at the span's first rule only.
+    Passed,
+    /// Refused by this rule.
+    Throttled,
+    /// Would have been refused by this rule.
+    WouldThrottle,
+    /// Passed above the limit, since that is soft, or elastic and there is room.
+    Over,
+}
+
+/// What befalls the table of sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableEvent {
+    /// A key whose state had not decayed gave way to one that is as busy.
+    Evicted,
+    /// A new key found no room and passed uncounted.
+    FullPassed,
+    /// A new key found no room and was refused.
+    FullThrottled,
+    /// A new key found no room and was counted in the shared bucket.
+    FullShared,
+    /// A packet was refused since other CPUs held its set or kept changing its state.
+    Contended,
+}
+
+/// A key worth telling of.
+#[derive(Clone, Copy, Debug)]
+pub struct Sighting<'a> {
+    /// The rule.
+    pub rule: &'a Rule,
+    /// Under which key it was counted.
+    pub key: &'a Key,
+    /// Passed or refused.
+    pub counter: SlotCounter,
+    /// How many packets this stands for: 64, or 0 for the first one refused.
+    pub weight: u32,
+}
+
+/// What becomes of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It conforms to all its rules, and all are charged.
+    Pass,
+    /// The rule with this index refuses it, and none is charged.
+    Refuse(u32),
+}

@@ -78,12 +78,12 @@ pub fn limits(options: &Ask) -> anyhow::Result<ExitCode> {
             5,
             limits.iter().map(|limit| {
                 [
-                    limit.name.clone(),
-                    limit.direction.clone(),
-                    limit.key.clone(),
-                    format!("{} {}", limit.rate, limit.unit),
-                    limit.algorithm.clone(),
-                    number(limit.burst),
+                    limit.definition.name.clone(),
+                    limit.definition.direction.clone(),
+                    limit.definition.key.clone(),
+                    format!("{} {}", limit.definition.rate, limit.definition.unit),
+                    limit.definition.algorithm.clone(),
+                    number(limit.definition.burst),
                     number(limit.passed.packets),
                     number(limit.throttled.packets),
                     number(limit.would_throttle.packets),

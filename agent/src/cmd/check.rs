@@ -11,6 +11,7 @@ use crate::compile::compile;
 use crate::config;
 use crate::config::policy::Config;
 use crate::datapath::interface_names;
+use crate::stats::LimitDefinition;
 
 /// The document of `agent check --json`.
 #[derive(Serialize)]
@@ -18,18 +19,7 @@ struct Checked {
     valid: bool,
     warnings: Vec<String>,
     lacking: Vec<String>,
-    limits: Vec<CheckedLimit>,
-}
-
-#[derive(Serialize)]
-struct CheckedLimit {
-    name: String,
-    direction: String,
-    key: String,
-    unit: String,
-    algorithm: String,
-    rate: String,
-    burst: u64,
+    limits: Vec<LimitDefinition>,
 }
 
 pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
@@ -49,7 +39,12 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(USAGE));
     }
     let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
-    let checked = Checked { valid: true, warnings, lacking: lacking(&loaded.config), limits: limits(&loaded.config) };
+    let checked = Checked {
+        valid: true,
+        warnings,
+        lacking: lacking(&loaded.config),
+        limits: loaded.config.limits.iter().map(LimitDefinition::from).collect(),
+    };
     match print {
         Print::Json => println!("{}", serde_json::to_string_pretty(&checked)?),
         Print::Table => show(file, &loaded.config, &checked),
@@ -82,22 +77,6 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
     for lacking in &checked.lacking {
         eprintln!("this host lacks: {lacking}");
     }
-}
-
-fn limits(config: &Config) -> Vec<CheckedLimit> {
-    config
-        .limits
-        .iter()
-        .map(|limit| CheckedLimit {
-            name: limit.name.clone(),
-            direction: limit.direction_name().to_owned(),
-            key: limit.key.to_string(),
-            unit: limit.unit.to_string(),
-            algorithm: limit.algorithm.to_string(),
-            rate: limit.rate_text(),
-            burst: limit.burst,
-        })
-        .collect()
 }
 
 /// What this host lacks for the config.

@@ -11,7 +11,6 @@ mod rules;
 mod spans;
 
 pub use image::{CountedRule, Group, Image, PrefixKey};
-pub use rules::MASK_ALL;
 
 use common::counters::BYPASS_ROWS;
 use common::packet::{Depth, Direction, Kind, Protocol};

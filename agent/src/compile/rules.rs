@@ -7,9 +7,6 @@ use common::time::TickScale;
 
 use crate::config::policy::{Action, Algorithm, Key, Limit, Mode, Multiplier, OnFull, Throttle, Unit};
 
-/// A mask that keeps all of an address.
-pub const MASK_ALL: Rule = Rule { mask_hi: u64::MAX, mask_lo: u64::MAX, mask_ipv4: u32::MAX, ..Rule::EMPTY };
-
 /// One rule before it is multiplied for a class: the rate and burst it enforces, and what becomes of the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleSource {

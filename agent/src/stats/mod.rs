@@ -7,6 +7,7 @@ pub use reader::{Reader, mapped, monotonic_nanoseconds};
 use common::counters::Traffic;
 use serde::{Deserialize, Serialize};
 
+use crate::config::policy::Limit;
 use crate::datapath::AttachMode;
 
 /// `agent status --json`.
@@ -103,9 +104,9 @@ impl From<Traffic> for Count {
     }
 }
 
-/// One element of `agent limits --json`.
+/// A limit as the operator defined it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LimitStatus {
+pub struct LimitDefinition {
     /// Its name.
     pub name: String,
     /// `ingress` or `egress`.
@@ -120,6 +121,28 @@ pub struct LimitStatus {
     pub rate: String,
     /// In units.
     pub burst: u64,
+}
+
+impl From<&Limit> for LimitDefinition {
+    fn from(limit: &Limit) -> Self {
+        Self {
+            name: limit.name.clone(),
+            direction: limit.direction_name().to_owned(),
+            key: limit.key.to_string(),
+            unit: limit.unit.to_string(),
+            algorithm: limit.algorithm.to_string(),
+            rate: limit.rate_text(),
+            burst: limit.burst,
+        }
+    }
+}
+
+/// One element of `agent limits --json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LimitStatus {
+    /// What it is.
+    #[serde(flatten)]
+    pub definition: LimitDefinition,
     /// Packets that conformed to this and all other limits on them.
     pub passed: Count,
     /// Refused by this limit.

@@ -89,13 +89,7 @@ impl Reader<'_> {
                 }
             }
             LimitStatus {
-                name: limit.name.clone(),
-                direction: limit.direction_name().to_owned(),
-                key: limit.key.to_string(),
-                unit: limit.unit.to_string(),
-                algorithm: limit.algorithm.to_string(),
-                rate: limit.rate_text(),
-                burst: limit.burst,
+                definition: limit.into(),
                 passed: sum.passed.into(),
                 throttled: sum.throttled.into(),
                 would_throttle: sum.would_throttle.into(),

@@ -73,14 +73,46 @@ pub enum Command {
         #[command(flatten)]
         ask: Ask,
     },
-    /// Forget the state of one source: it has its whole allowance again
+    /// Forget the state of one source, or of all sources under one limit: they have their whole allowance again
     Reset {
         /// The source's address
-        source: IpAddr,
+        #[arg(required_unless_present = "limit", conflicts_with = "limit")]
+        source: Option<IpAddr>,
+        /// The limit whose state to forget, for every source
+        #[arg(long, value_name = "NAME")]
+        limit: Option<String>,
         /// How to ask
         #[command(flatten)]
         ask: Ask,
     },
+    /// Refuse everything from an address or prefix, until the ban ends or is lifted
+    Ban {
+        /// The address or prefix
+        #[arg(value_name = "CIDR", required_unless_present = "file", conflicts_with = "file")]
+        cidr: Option<String>,
+        /// A list to ban, one address or prefix a line; what follows a # is a comment
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// For how long, such as 10m or 2h30m; without it, until it is lifted
+        #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+        duration: Option<std::time::Duration>,
+        /// Ban even the address that this SSH session comes from
+        #[arg(long)]
+        force: bool,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Lift the ban of an address or prefix
+    Unban {
+        /// The address or prefix, as it was banned
+        cidr: String,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// What is banned, and for how much longer
+    Bans(Ask),
     /// Take out of the kernel all that an earlier run left there
     Detach {
         /// The config that run had, for where its pins are

@@ -1,9 +1,12 @@
 //! Weir's agent as a library; the `agent` binary is a thin shell around it.
 
+pub mod bans;
 pub mod cli;
 pub mod cmd;
 pub mod compile;
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod host_load;
+pub mod service;
 pub mod stats;

@@ -400,7 +400,7 @@ fn refusals() {
     std::fs::remove_dir(place).unwrap();
     // A hook that is taken, by an agent with other pins.
     let agent = network.start("", LIMIT);
-    let config = network.config("", LIMIT);
+    let config = network.config("attach = \"native\"", LIMIT);
     let other = std::fs::read_to_string(&config)
         .unwrap()
         .replace("control.sock", "other.sock")
@@ -447,16 +447,14 @@ fn reset() {
 fn generic() {
     let network = Network::new();
     // The loopback device has no native XDP.
-    for attach in ["", "attach = \"native\""] {
-        let config = network.config(attach, LIMIT);
-        let text = std::fs::read_to_string(&config).unwrap().replace(INTERFACE, "lo");
-        std::fs::write(&config, text).unwrap();
-        let output = network.run_to_end(&config);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("does not do native XDP") && said.contains("attach = \"generic\""), "{said}");
-        assert!(!network.has_pins(), "something was left behind");
-    }
+    let config = network.config("attach = \"native\"", LIMIT);
+    let text = std::fs::read_to_string(&config).unwrap().replace(INTERFACE, "lo");
+    std::fs::write(&config, text).unwrap();
+    let output = network.run_to_end(&config);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("does not do native XDP") && said.contains("attach = \"auto\""), "{said}");
+    assert!(!network.has_pins(), "something was left behind");
     let agent = network.start("attach = \"generic\"", &LIMIT.replace("1000/s", "1/h"));
     assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "generic");
     burst(&network, &[udp_from(7)], 150);

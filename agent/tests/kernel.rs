@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use aya::programs::{TestRun, TestRunOptions};
+use aya::programs::TestRunOptions;
 use common::packet::build::Frame;
 use common::packet::{Depth, Direction, Link, parse};
-use common::rule::Subject;
+use common::rule::{Size, Subject};
 use common::settings::{Runtime, span_index};
 use common::throttle::{Verdict, judge};
 use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
 use weir::compile::{Image, compile};
 use weir::config;
-use weir::datapath::{Datapath, OBJECT, PinDirectory};
+use weir::datapath::{Datapath, Entry, OBJECT, PinDirectory};
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -85,14 +85,17 @@ fn image(limits: &str) -> Image {
 }
 
 fn load(image: &Image, pins: &Pins) -> Datapath {
-    Datapath::load(image, PinDirectory::open(&pins.0).unwrap()).unwrap_or_else(|error| panic!("{error}"))
+    let pins = PinDirectory::open(&pins.0).unwrap();
+    let mut datapath = Datapath::load(image.clone(), &pins).unwrap_or_else(|error| panic!("{error}"));
+    datapath.prepare(Entry::Xdp).unwrap_or_else(|error| panic!("{error}"));
+    datapath
 }
 
 fn run(datapath: &Datapath, frame: &[u8], repeat: u32) -> u32 {
     let mut options = TestRunOptions::new();
     options.data_in = Some(frame);
     options.repeat = repeat;
-    datapath.xdp().unwrap().test_run(options).unwrap().return_value
+    datapath.test_xdp(options).unwrap().return_value
 }
 
 fn frame(source: u32, length: usize) -> Vec<u8> {
@@ -146,11 +149,14 @@ fn differential(algorithm: &str) {
             lo: packet.source.lo,
             is_ipv4: u32::from(packet.is_ipv4),
             local_port: 53,
-            length: frame.len() as u32,
+            size: Size::of_one(frame.len() as u32),
             ..Subject::default()
         };
         let span = image.settings.spans[span_index(packet.protocol, packet.kind)];
-        let expected = if judge(&&model, span, &subject) == Verdict::Pass { XDP_PASS } else { XDP_DROP };
+        let expected = match judge(&&model, span, &subject) {
+            Verdict::Pass(_) => XDP_PASS,
+            Verdict::Refuse(_) => XDP_DROP,
+        };
         assert_eq!(verdict, expected, "{algorithm}: packet {nth} at {nanoseconds} ns");
         passed += u32::from(verdict == XDP_PASS);
     }

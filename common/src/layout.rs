@@ -1,9 +1,10 @@
 //! What the maps rely on: sizes, alignment, no padding. A violation does not compile.
 
+use crate::ban::Ban;
 use crate::counters::{Counters, Sighted, TableCounters, Traffic};
 use crate::key::{HashSeed, Key};
-use crate::rule::{Rule, RuleSpan};
-use crate::settings::{PortSpans, PrefixEntry, Runtime, SPANS, Settings, TableIdentity};
+use crate::rule::{Rule, RuleSpan, Size};
+use crate::settings::{AnswerBucket, Mark, PortSpans, PrefixEntry, Runtime, SPANS, Settings, TableIdentity};
 use crate::table::Shape;
 use crate::time::TickScale;
 
@@ -16,8 +17,12 @@ macro_rules! no_padding {
 
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
-no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 10], [RuleSpan; SPANS]);
+no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 14], AnswerBucket, [RuleSpan; SPANS]);
+no_padding!(AnswerBucket: u64, u64, u64);
+no_padding!(Mark: u32, u32, u32);
+no_padding!(Ban: u64, u64, u64);
 no_padding!(TableIdentity: HashSeed, Shape, TickScale, u64, u32, u32);
+no_padding!(Size: u32, u32);
 no_padding!(PortSpans: [u32; 6]);
 no_padding!(PrefixEntry: u32, u16, u16);
 no_padding!(Runtime: u32, u32, u64);

@@ -2,6 +2,7 @@
 //! every map. No clock, no map, no allocation.
 #![cfg_attr(not(test), no_std)]
 
+pub mod ban;
 pub mod counters;
 pub mod key;
 mod layout;

@@ -1,9 +1,10 @@
 //! The only `unsafe` of this crate: the promise that values in maps are plain data.
 
+use crate::ban::Ban;
 use crate::counters::{Counters, Sighted, TableCounters};
 use crate::key::Key;
 use crate::rule::Rule;
-use crate::settings::{PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use crate::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
 
 macro_rules! plain {
     ($($type:ty),* $(,)?) => {$(
@@ -13,4 +14,4 @@ macro_rules! plain {
     )*};
 }
 
-plain!(Counters, Key, PortSpans, PrefixEntry, Rule, Runtime, Settings, Sighted, TableCounters, TableIdentity);
+plain!(Ban, Counters, Key, Mark, PortSpans, PrefixEntry, Rule, Runtime, Settings, Sighted, TableCounters, TableIdentity);

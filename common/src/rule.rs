@@ -50,6 +50,18 @@ pub enum KeyKind {
     Interface = 3,
 }
 
+/// What a packet costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cost {
+    /// 1: it is a connection or a request.
+    One = 0,
+    /// Its bytes on the wire.
+    Bytes = 1,
+    /// The packets on the wire that it stands for: what the network stack has put together counts as what it was.
+    Packets = 2,
+}
+
 /// What becomes of a packet that does not conform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -62,6 +74,8 @@ pub enum Enforcement {
     Soft = 2,
     /// As `Soft` while the host has room, as `Enforce` while it has not.
     Elastic = 3,
+    /// It is counted as over the limit, and passes, marked.
+    Mark = 4,
 }
 
 /// What becomes of a new key that finds no room in the table.
@@ -76,18 +90,16 @@ pub enum OnFull {
     Share = 2,
 }
 
-/// What is done with a packet that is refused.
+/// What a rule does with packets beside letting them pass or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Action {
-    /// Dropped.
+    /// What is refused is dropped.
     Drop = 0,
-    /// Answered: TCP reset, or ICMP administratively prohibited.
+    /// What is refused is answered: TCP reset, or ICMP administratively prohibited.
     Reject = 1,
-    /// Passed on, marked.
-    Mark = 2,
-    /// Delayed (egress).
-    Shape = 3,
+    /// What conforms waits for its turn (egress).
+    Shape = 2,
 }
 
 /// One row of the map of rules. Enums are stored as bytes, since every bit pattern is valid in a map.
@@ -116,8 +128,8 @@ pub struct Rule {
     pub algorithm: u8,
     /// [`KeyKind`].
     pub key: u8,
-    /// 1: a packet costs its length in bytes; 0: it costs 1.
-    pub bytes: u8,
+    /// [`Cost`].
+    pub cost: u8,
     /// First word of the state in the slot, 1 to 7.
     pub position: u8,
     /// Token and leaky bucket: fraction bits of `interval`; the others: low bits of a state that hold the count.
@@ -152,7 +164,7 @@ impl Rule {
         ring: 0,
         algorithm: 0,
         key: 0,
-        bytes: 0,
+        cost: 0,
         position: 1,
         shift: 0,
         share_shift: 0,
@@ -163,6 +175,32 @@ impl Rule {
         closes_key: 1,
         _pad: 0,
     };
+
+    /// What a frame of this size costs under the rule, in its unit.
+    #[inline(always)]
+    #[must_use]
+    pub fn cost_of(&self, size: Size) -> u64 {
+        if self.cost == Cost::Bytes as u8 {
+            u64::from(size.bytes)
+        } else if self.cost == Cost::Packets as u8 {
+            u64::from(size.packets)
+        } else {
+            1
+        }
+    }
+
+    /// Whether the rule may refuse a packet, now or when the host has no room.
+    #[inline(always)]
+    #[must_use]
+    pub const fn may_refuse(&self) -> bool {
+        self.enforcement != Enforcement::Observe as u8 && self.enforcement != Enforcement::Mark as u8
+    }
+
+    /// Words of state.
+    #[must_use]
+    pub const fn words(&self) -> usize {
+        if self.is(Algorithm::SlidingWindow) { 2 } else { 1 }
+    }
 
     /// Whether the rule runs this algorithm.
     #[inline(always)]
@@ -315,10 +353,59 @@ pub struct Subject {
     pub class: u32,
     /// The interface's index.
     pub interface: u32,
-    /// The frame's length in bytes.
-    pub length: u32,
-    /// Always 0.
-    pub _pad: u32,
+    /// How much it is.
+    pub size: Size,
+}
+
+/// How much a frame is on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Size {
+    /// Packets: 1, unless the network stack has put several together or has yet to cut one up.
+    pub packets: u32,
+    /// Bytes of all of them, headers included.
+    pub bytes: u32,
+}
+
+impl Size {
+    /// One packet of so many bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_one(bytes: u32) -> Self {
+        Self { packets: 1, bytes }
+    }
+
+    /// What a buffer of `bytes` is on the wire that begins with `headers` bytes of headers and is cut into segments
+    /// with `payload` bytes each; not cut at all if that is 0.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_segments(bytes: u32, headers: u32, payload: u32) -> Self {
+        if payload == 0 || bytes <= headers {
+            return Self::of_one(bytes);
+        }
+        let packets = (bytes - headers + payload - 1) / payload;
+        Self { packets, bytes: bytes + (packets - 1) * headers }
+    }
+
+    /// As one number, for functions that take numbers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        (self.packets as u64) << 32 | self.bytes as u64
+    }
+
+    /// What [`Size::to_bits`] was given.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { packets: (bits >> 32) as u32, bytes: bits as u32 }
+    }
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self::of_one(0)
+    }
 }
 
 /// The rules that a packet is held to: `count` rows from `first` on.

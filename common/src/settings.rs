@@ -3,6 +3,8 @@
 //! They are read-only when the program is verified, so that what a policy does not use is not part of the program.
 
 use crate::key::HashSeed;
+use crate::limiter::token_bucket::Costs;
+use crate::limiter::{Rate, TokenBucket};
 use crate::packet::{Kind, Protocol};
 use crate::rule::RuleSpan;
 use crate::table::Shape;
@@ -43,6 +45,16 @@ pub struct Settings {
     pub given_clock: u32,
     /// 1: nothing is refused, only counted.
     pub observe: u32,
+    /// 1: the policy is for what this host sends.
+    pub is_egress: u32,
+    /// 1: some limit answers what it refuses.
+    pub reject_in_use: u32,
+    /// 1: some limit marks.
+    pub mark_in_use: u32,
+    /// 1: some limit shapes.
+    pub shape_in_use: u32,
+    /// How many answers are sent at most.
+    pub answers: AnswerBucket,
     /// What packets are held to that are to or from a port without limits of its own.
     pub spans: [RuleSpan; SPANS],
 }
@@ -64,8 +76,59 @@ impl Settings {
         multi_buffer: 0,
         given_clock: 0,
         observe: 0,
+        is_egress: 0,
+        reject_in_use: 0,
+        mark_in_use: 0,
+        shape_in_use: 0,
+        answers: AnswerBucket { emission: 1, tolerance: 0, burst: 0 },
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],
     };
+}
+
+/// The token bucket that all answers to what is refused share: an answer is a packet, and somebody may be made to get
+/// them who asked for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct AnswerBucket {
+    /// [`TokenBucket::emission`], without fraction bits.
+    pub emission: u64,
+    /// [`TokenBucket::tolerance`].
+    pub tolerance: u64,
+    /// [`TokenBucket::burst`].
+    pub burst: u64,
+}
+
+impl AnswerBucket {
+    /// A thousand a second, a hundred at once: what Linux allows itself in ICMP errors.
+    #[must_use]
+    pub fn new(scale: TickScale) -> Self {
+        let bucket = TokenBucket::new(Rate::per_second(1_000), 100, Costs::Single, scale);
+        Self { emission: bucket.emission, tolerance: bucket.tolerance, burst: bucket.burst }
+    }
+
+    /// As the limiter that it is.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bucket(&self) -> TokenBucket {
+        TokenBucket { emission: self.emission, emission_shift: 0, tolerance: self.tolerance, burst: self.burst }
+    }
+}
+
+/// How a packet is marked that a limit marks. One row for each row of rules of one multiplier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Mark {
+    /// The packet's mark inside this host.
+    pub mark: u32,
+    /// 1: the packet gets that mark; 0: it keeps its own.
+    pub sets_mark: u32,
+    /// Its code point on the wire, 0 to 63; [`Mark::SAME_DSCP`] if it stays as it is.
+    pub dscp: u32,
+}
+
+impl Mark {
+    /// The code point stays as it is.
+    pub const SAME_DSCP: u32 = u32::MAX;
 }
 
 /// The row of [`Settings::spans`] and of [`PortSpans`] for a packet.

@@ -61,6 +61,13 @@ impl TickScale {
         (nanoseconds << (self.left & 63)) >> (self.right & 63)
     }
 
+    /// A span of ticks in whole nanoseconds, rounded down; for spans below 2⁶⁴ ns.
+    #[inline(always)]
+    #[must_use]
+    pub fn whole_nanoseconds(self, ticks: Ticks) -> u64 {
+        (ticks >> (self.left & 63)) << (self.right & 63)
+    }
+
     /// A span of ticks in nanoseconds, rounded up: waiting that long is waiting long enough. Saturates.
     #[must_use]
     pub fn nanoseconds(self, ticks: Ticks) -> u64 {

@@ -4,8 +4,8 @@ mod memory;
 
 use common::limiter::token_bucket::Costs;
 use common::limiter::{FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
-use common::rule::{Enforcement, OnFull, Rule, RuleSpan, Subject};
-use common::throttle::{Outcome, TableEvent, Verdict, judge};
+use common::rule::{Action, Cost, Enforcement, OnFull, Rule, RuleSpan, Size, Subject};
+use common::throttle::{Outcome, Passage, TableEvent, Verdict, judge};
 use common::time::TickScale;
 use memory::Memory;
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ fn of_every_algorithm(rate: Rate) -> [(&'static str, Rule, u32); 5] {
 }
 
 fn source(number: u32) -> Subject {
-    Subject { lo: u64::from(number.to_be()) << 32 | 0xffff_0000, is_ipv4: 1, length: 100, ..Subject::default() }
+    Subject { lo: u64::from(number.to_be()) << 32 | 0xffff_0000, is_ipv4: 1, size: Size::of_one(100), ..Subject::default() }
 }
 
 /// One key's rules side by side in one slot.
@@ -53,7 +53,7 @@ fn in_own_slots(rules: &mut [Rule]) {
 
 fn pass(memory: &Memory, subject: &Subject) -> bool {
     let span = RuleSpan { first: 0, count: memory.rules.len() as u32 };
-    judge(&memory, span, subject) == Verdict::Pass
+    matches!(judge(&memory, span, subject), Verdict::Pass(_))
 }
 
 #[test]
@@ -108,6 +108,64 @@ fn an_elastic_limit_gives_more_only_while_there_is_room() {
     assert_eq!(memory.counted(Outcome::Over), 200);
     memory.room.store(0, SeqCst);
     assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 0);
+}
+
+#[test]
+fn a_limit_that_marks_refuses_nothing_and_charges_only_what_conforms() {
+    for count in [1, 2] {
+        let mut rules = vec![token_bucket(1, 10), token_bucket(1, 1_000)];
+        rules.truncate(count);
+        rules[0].enforcement = Enforcement::Mark as u8;
+        in_one_slot(&mut rules);
+        let memory = Memory::new(rules, 16, 4, 0);
+        let span = RuleSpan { first: 0, count: count as u32 };
+        for nth in 0..100 {
+            let marked_by = if nth < 10 { Passage::UNMARKED } else { 0 };
+            assert_eq!(judge(&&memory, span, &source(1)), Verdict::Pass(Passage { marked_by, departure: Passage::AT_ONCE }));
+        }
+        assert_eq!((memory.counted(Outcome::Passed), memory.counted(Outcome::Over)), (100, 90));
+    }
+}
+
+#[test]
+fn a_limit_that_shapes_spaces_packets_and_refuses_what_the_queue_does_not_hold() {
+    for count in [1, 2] {
+        let mut rules = vec![MASKS.with_leaky_bucket(LeakyBucket::new(Rate::per_second(10), 5, Costs::Single, SCALE))];
+        rules.resize(count, token_bucket(1_000, 1_000));
+        rules[0].action = Action::Shape as u8;
+        in_one_slot(&mut rules);
+        let memory = Memory::new(rules, 16, 4, 0);
+        let span = RuleSpan { first: 0, count: count as u32 };
+        for turn in 0..5 {
+            let departure = memory.clock.load(SeqCst) + (turn * 100_000_000 << 8);
+            let passage = Passage { marked_by: Passage::UNMARKED, departure };
+            assert_eq!(judge(&&memory, span, &source(1)), Verdict::Pass(passage));
+        }
+        assert_eq!(judge(&&memory, span, &source(1)), Verdict::Refuse(0));
+    }
+}
+
+#[test]
+fn packets_that_were_put_together_cost_what_they_were() {
+    let large = Subject { size: Size { packets: 4, bytes: 6_000 }, ..source(1) };
+    for (unit, most, passes) in [(Cost::Packets, 10, 2), (Cost::Bytes, 13_000, 2), (Cost::One, 3, 3)] {
+        let mut rule = token_bucket(1, most);
+        rule.cost = unit as u8;
+        let memory = Memory::new(vec![rule], 16, 2, 0);
+        assert_eq!((0..10).filter(|_| pass(&memory, &large)).count(), passes, "{unit:?}");
+    }
+}
+
+#[test]
+fn what_only_observes_refuses_nothing_however_full_the_table() {
+    for enforcement in [Enforcement::Observe, Enforcement::Mark] {
+        let mut rule = Rule { on_full: OnFull::Throttle as u8, ..token_bucket(1, 10) };
+        rule.enforcement = enforcement as u8;
+        let memory = Memory::new(vec![rule], 1, 2, 0);
+        for number in 0..100 {
+            assert!((0..20).all(|_| pass(&memory, &source(number))));
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! to the instructions of `-Ctarget-cpu=v3`. Sequentially consistent only: a relaxed exchange whose result is used
 //! compiles to an instruction that returns something else.
 
-use core::intrinsics::{AtomicOrdering::SeqCst, atomic_and, atomic_cxchg, atomic_or, atomic_xchg};
+use core::intrinsics::{AtomicOrdering::SeqCst, atomic_and, atomic_cxchg, atomic_or, atomic_xadd, atomic_xchg};
 
 /// Replaces `current` by `new` and returns what was there.
 ///
@@ -49,5 +49,18 @@ pub unsafe fn and(word: *mut u64, bits: u64) {
     // SAFETY: as above.
     unsafe {
         atomic_and::<u64, u64, { SeqCst }>(word, bits);
+    }
+}
+
+/// Adds `value`.
+///
+/// # Safety
+///
+/// As [`compare_exchange`].
+#[inline(always)]
+pub unsafe fn add(word: *mut u64, value: u64) {
+    // SAFETY: as above.
+    unsafe {
+        atomic_xadd::<u64, u64, { SeqCst }>(word, value);
     }
 }

@@ -1,28 +1,30 @@
 //! From a packet to the rules it is held to.
 
 use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
+use common::ban::Ban;
 use common::counters::Bypass;
 use common::packet::{Direction, Packet, Protocol};
 use common::rule::{RuleSpan, Subject};
 use common::settings::{PortSpans, PrefixEntry, span_index};
 
-use crate::maps::{PORTS, PREFIXES, setting};
+use crate::atomics;
+use crate::maps::{BANS, PORTS, PREFIXES, RUNTIME, setting};
+use crate::throttle::Kernel;
 
-/// The rules for a packet and what they look at, or why there are none.
+/// The rules for a packet, or why there are none. Fills in what they look at, but for size and interface.
 #[inline(always)]
-pub fn classify(
-    packet: &Packet,
-    direction: Direction,
-    interface: u32,
-    length: u32,
-) -> Result<(RuleSpan, Subject), Bypass> {
+pub fn classify(packet: &Packet, subject: &mut Subject) -> Result<RuleSpan, Bypass> {
     if packet.is_essential {
         return Err(Bypass::Essential);
     }
+    let direction = if setting!(is_egress) != 0 { Direction::Egress } else { Direction::Ingress };
     let other = packet.other(direction);
     let entry = prefix_entry(other.octets());
     if entry.flags & PrefixEntry::NEVER_LIMIT != 0 {
         return Err(Bypass::NeverLimit);
+    }
+    if is_banned(other.octets()) {
+        return Err(Bypass::Banned);
     }
     if entry.flags & PrefixEntry::UNLIMITED != 0 {
         return Err(Bypass::Unlimited);
@@ -33,17 +35,12 @@ pub fn classify(
         return Err(Bypass::Unlimited);
     }
     span.first += u32::from(entry.grade) * setting!(rules_per_grade);
-    let subject = Subject {
-        hi: other.hi,
-        lo: other.lo,
-        is_ipv4: u32::from(packet.is_ipv4),
-        local_port: u32::from(local_port.unwrap_or(0)),
-        class: entry.class,
-        interface,
-        length,
-        _pad: 0,
-    };
-    Ok((span, subject))
+    subject.hi = other.hi;
+    subject.lo = other.lo;
+    subject.is_ipv4 = u32::from(packet.is_ipv4);
+    subject.local_port = u32::from(local_port.unwrap_or(0));
+    subject.class = entry.class;
+    Ok(span)
 }
 
 #[inline(always)]
@@ -52,6 +49,21 @@ fn prefix_entry(address: [u8; 16]) -> PrefixEntry {
         return PrefixEntry::default();
     }
     PREFIXES.get(&Prefix::new(128, address)).copied().unwrap_or_default()
+}
+
+/// Whether the source is banned; counts the packet if it is.
+#[inline(always)]
+fn is_banned(address: [u8; 16]) -> bool {
+    if setting!(is_egress) != 0 || RUNTIME.get(0).is_none_or(|runtime| runtime.bans == 0) {
+        return false;
+    }
+    let Some(ban) = BANS.get(&Prefix::new(128, address)) else { return false };
+    if !Ban::is_in_force(ban.until, Kernel::nanoseconds()) {
+        return false;
+    }
+    // SAFETY: a word of a map's value, which only atomic additions and the agent write.
+    unsafe { atomics::add((&raw const ban.refused).cast_mut(), 1) };
+    true
 }
 
 #[inline(always)]

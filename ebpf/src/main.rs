@@ -1,82 +1,269 @@
 //! Weir's kernel programs: hooks, maps and access to frames. What is decided is decided in `common`.
 #![no_std]
 #![no_main]
-#![feature(core_intrinsics)]
+#![feature(core_intrinsics, asm_experimental_arch)]
 #![expect(missing_docs, reason = "the entry points that aya's macros generate have none")]
 #![expect(internal_features, reason = "the BPF target has no stable compare-and-swap; see atomics.rs")]
 
+mod answer;
 mod atomics;
 mod classify;
 mod context;
 mod maps;
 mod throttle;
 
-use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
-use aya_ebpf::macros::xdp;
-use aya_ebpf::programs::XdpContext;
+use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
+use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_md};
+use aya_ebpf::helpers::generated::bpf_redirect;
+use aya_ebpf::macros::{classifier, xdp};
+use aya_ebpf::programs::{TcContext, XdpContext};
 use common::counters::Bypass;
-use common::packet::{Bytes, Depth, Direction, Disposition, Link, parse};
-use common::throttle::{Host, Outcome, Verdict, judge};
+use common::packet::{Depth, Disposition, Link, parse};
+use common::rule::{Action, RuleSpan, Size, Subject};
+use common::settings::Mark;
+use common::throttle::{Host, Outcome, Passage, Verdict, judge};
+use common::time::is_alive;
 
+use crate::answer::answer;
 use crate::classify::classify;
-use crate::context::XdpFrame;
-use crate::maps::setting;
+use crate::context::{Frame, TcFrame, XdpFrame};
+use crate::maps::{MARKS, setting};
 use crate::throttle::Kernel;
 
 /// Ingress, as early as a frame can be looked at, in one buffer or several.
 #[xdp(frags)]
 pub fn weir_xdp(context: XdpContext) -> u32 {
-    ingress(&context)
+    express(context.ctx)
 }
 
 /// The same for kernels before 5.18, which know no frames in several buffers.
 #[xdp]
 pub fn weir_xdp_linear(context: XdpContext) -> u32 {
-    ingress(&context)
+    express(context.ctx)
+}
+
+/// Egress, and ingress where XDP cannot be.
+#[classifier]
+pub fn weir_tc(context: TcContext) -> i32 {
+    traffic_control(context.skb.skb, Link::Ethernet)
+}
+
+/// The same on devices without a link header, such as tunnels.
+#[classifier]
+pub fn weir_tc_ip(context: TcContext) -> i32 {
+    traffic_control(context.skb.skb, Link::RawIp)
 }
 
 #[inline(always)]
-fn ingress(context: &XdpContext) -> u32 {
-    let frame = XdpFrame::new(context);
-    // SAFETY: the context is the one the program was called with.
-    let interface = unsafe { (*context.ctx).ingress_ifindex };
-    match hold(&frame, Direction::Ingress, interface) {
-        Fate::Passed => XDP_PASS,
-        Fate::Refused => XDP_DROP,
+fn express(context: *mut xdp_md) -> u32 {
+    let mut subject = Subject::default();
+    let found = look_at_driver_frame(context, &mut subject);
+    match hold(found, &subject) {
+        Fate::Passed(_) => XDP_PASS,
+        Fate::Refused(Telling::Nothing) => XDP_DROP,
+        Fate::Refused(Telling::Sender) => {
+            if answer_driver_frame(context) != 0 {
+                XDP_TX
+            } else {
+                XDP_DROP
+            }
+        }
     }
+}
+
+#[inline(always)]
+fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
+    let mut subject = Subject::default();
+    let look = |subject: &mut Subject| match link {
+        Link::Ethernet => look_at_stack_frame(context, subject),
+        Link::RawIp => look_at_stack_packet(context, subject),
+    };
+    let mut found = look(&mut subject);
+    if found.0 == Found::INCOMPLETE.0 {
+        TcFrame::gather(context);
+        found = look(&mut subject);
+    }
+    match hold(found, &subject) {
+        Fate::Passed(passage) => {
+            send_on(context, link, passage);
+            // What comes after us in the chain has its say.
+            TC_ACT_UNSPEC
+        }
+        Fate::Refused(Telling::Nothing) => TC_ACT_SHOT,
+        Fate::Refused(Telling::Sender) => {
+            let is_answered = match link {
+                Link::Ethernet => answer_stack_frame(context),
+                Link::RawIp => answer_stack_packet(context),
+            };
+            if is_answered == 0 {
+                return TC_ACT_SHOT;
+            }
+            // An answer goes to where the packet came from: out again, or back up to the program that sent it.
+            let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
+            // SAFETY: the helper only takes note of the interface.
+            unsafe { bpf_redirect(subject.interface, flags) as i32 }
+        }
+    }
+}
+
+// Functions of their own, so that what a packet is parsed or answered with does not lie on the stack while it is judged:
+// there is room for 512 bytes in all calls together.
+
+#[inline(never)]
+fn look_at_driver_frame(context: *mut xdp_md, subject: &mut Subject) -> Found {
+    // SAFETY: the context is the one the program was called with.
+    subject.interface = unsafe { (*context).ingress_ifindex };
+    look_at(&XdpFrame::new(context), Link::Ethernet, subject)
+}
+
+#[inline(never)]
+fn look_at_stack_frame(context: *mut __sk_buff, subject: &mut Subject) -> Found {
+    // SAFETY: the context is the one the program was called with.
+    subject.interface = unsafe { (*context).ifindex };
+    look_at(&TcFrame::new(context), Link::Ethernet, subject)
+}
+
+#[inline(never)]
+fn look_at_stack_packet(context: *mut __sk_buff, subject: &mut Subject) -> Found {
+    // SAFETY: the context is the one the program was called with.
+    subject.interface = unsafe { (*context).ifindex };
+    look_at(&TcFrame::new(context), Link::RawIp, subject)
+}
+
+#[inline(never)]
+fn answer_driver_frame(context: *mut xdp_md) -> u32 {
+    u32::from(answer(&mut XdpFrame::new(context), Link::Ethernet))
+}
+
+#[inline(never)]
+fn answer_stack_frame(context: *mut __sk_buff) -> u32 {
+    u32::from(answer(&mut TcFrame::new(context), Link::Ethernet))
+}
+
+#[inline(never)]
+fn answer_stack_packet(context: *mut __sk_buff) -> u32 {
+    u32::from(answer(&mut TcFrame::new(context), Link::RawIp))
 }
 
 /// What becomes of a frame; each hook turns it into an action in one match.
 enum Fate {
-    Passed,
+    Passed(Passage),
     /// By a rule, or before any was asked.
-    Refused,
+    Refused(Telling),
 }
 
-/// Parses, classifies, decides and counts.
+/// Who is told of a refusal.
+enum Telling {
+    Nothing,
+    Sender,
+}
+
+/// The rules for a frame, or why there are none.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Found(u64);
+
+impl Found {
+    const BYPASS: u64 = 1 << 63;
+    /// The headers have to be gathered first. If they cannot be, the packet is one that hides its address.
+    const INCOMPLETE: Self = Self(Self::BYPASS | Bypass::Malformed as u64 | 1 << 32);
+
+    #[inline(always)]
+    const fn rules(span: RuleSpan) -> Self {
+        Self((span.first as u64) << 8 | (span.count as u64 & 0xff))
+    }
+
+    #[inline(always)]
+    const fn bypass(bypass: Bypass) -> Self {
+        Self(Self::BYPASS | bypass as u64)
+    }
+
+    #[inline(always)]
+    const fn span(self) -> RuleSpan {
+        RuleSpan { first: (self.0 >> 8) as u32, count: (self.0 & 0xff) as u32 }
+    }
+}
+
+/// Parses and classifies.
 #[inline(always)]
-fn hold(frame: &impl Bytes, direction: Direction, interface: u32) -> Fate {
-    let kernel = Kernel;
-    let length = frame.length();
-    let held = parse(frame, Link::Ethernet, Depth::from_setting(setting!(depth)))
-        .map_err(|unparsed| match unparsed.disposition() {
-            Disposition::Pass => Bypass::NotIp,
-            Disposition::Refuse => Bypass::Malformed,
-        })
-        .and_then(|packet| classify(&packet, direction, interface, length));
-    match held {
-        Ok((span, subject)) => match judge(&kernel, span, &subject) {
-            Verdict::Pass => Fate::Passed,
-            Verdict::Refuse(_) => Fate::Refused,
-        },
-        Err(bypass) => {
-            let outcome = match bypass {
-                Bypass::Malformed | Bypass::Banned if setting!(observe) != 0 => Outcome::WouldThrottle,
-                Bypass::Malformed | Bypass::Banned => Outcome::Throttled,
-                Bypass::Unlimited | Bypass::NotIp | Bypass::Essential | Bypass::NeverLimit => Outcome::Passed,
-            };
-            kernel.count(bypass as u32, outcome, length);
-            if outcome == Outcome::Throttled { Fate::Refused } else { Fate::Passed }
+fn look_at(frame: &impl Frame, link: Link, subject: &mut Subject) -> Found {
+    subject.size = Size::of_one(frame.length());
+    let packet = match parse(frame, link, Depth::from_setting(setting!(depth))) {
+        Ok(packet) => packet,
+        Err(_) if frame.is_incomplete() => return Found::INCOMPLETE,
+        Err(unparsed) => {
+            return Found::bypass(match unparsed.disposition() {
+                Disposition::Pass => Bypass::NotIp,
+                Disposition::Refuse => Bypass::Malformed,
+            });
+        }
+    };
+    if frame.is_incomplete() {
+        return Found::INCOMPLETE;
+    }
+    let segment = frame.segment();
+    if segment != 0 {
+        subject.size = Size::of_segments(frame.length(), packet.headers(frame), segment);
+    }
+    match classify(&packet, subject) {
+        Ok(span) => Found::rules(span),
+        Err(bypass) => Found::bypass(bypass),
+    }
+}
+
+/// Decides and counts.
+#[inline(always)]
+fn hold(found: Found, subject: &Subject) -> Fate {
+    if found.0 & Found::BYPASS == 0 {
+        return match judge(&Kernel, found.span(), subject) {
+            Verdict::Pass(passage) => Fate::Passed(passage),
+            Verdict::Refuse(rule) => Fate::Refused(telling(rule)),
+        };
+    }
+    let bypass = found.0 as u32;
+    let is_refused = bypass == Bypass::Malformed as u32 || bypass == Bypass::Banned as u32;
+    let outcome = match (is_refused, setting!(observe)) {
+        (false, _) => Outcome::Passed,
+        (true, 0) => Outcome::Throttled,
+        (true, _) => Outcome::WouldThrottle,
+    };
+    Kernel.count(bypass, outcome, subject.size);
+    if outcome == Outcome::Throttled { Fate::Refused(Telling::Nothing) } else { Fate::Passed(Passage::FREE) }
+}
+
+#[inline(always)]
+fn telling(rule: u32) -> Telling {
+    let is_answered =
+        setting!(reject_in_use) != 0 && Kernel.rule(rule).is_some_and(|rule| rule.action == Action::Reject as u8);
+    if is_answered { Telling::Sender } else { Telling::Nothing }
+}
+
+/// Marks a packet that passes marked, and tells when it is the turn of one that waits for it.
+#[inline(always)]
+fn send_on(context: *mut __sk_buff, link: Link, passage: Passage) {
+    let mut frame = TcFrame::new(context);
+    if setting!(shape_in_use) != 0 && passage.departure != Passage::AT_ONCE {
+        let nanoseconds = Kernel::nanoseconds();
+        let now = Kernel::ticks(nanoseconds);
+        if is_alive(passage.departure, now) {
+            let wait = Kernel::scale().whole_nanoseconds(passage.departure.wrapping_sub(now));
+            frame.depart_at(nanoseconds + wait);
+        }
+    }
+    if setting!(mark_in_use) != 0 && passage.marked_by != Passage::UNMARKED {
+        let Some(mark) = MARKS.get(passage.marked_by % setting!(rules_per_grade).max(1)) else { return };
+        if mark.sets_mark != 0 {
+            frame.set_mark(mark.mark);
+        }
+        if mark.dscp != Mark::SAME_DSCP
+            && let Ok(packet) = parse(&frame, link, Depth::Addresses)
+        {
+            let network = usize::from(packet.network_offset);
+            if packet.is_ipv4 {
+                frame.set_dscp_ipv4(network, mark.dscp as u8);
+            } else {
+                frame.set_dscp_ipv6(network, mark.dscp as u8);
+            }
         }
     }
 }

@@ -4,10 +4,11 @@ use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
 use aya_ebpf::btf_maps::{Array, LpmTrie, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
+use common::ban::Ban;
 use common::counters::{Counters, Sighted, TableCounters};
 use common::key::Key;
 use common::rule::Rule;
-use common::settings::{PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use common::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
 use common::table::ELEMENT_WORDS;
 use common::throttle::Hearing;
 
@@ -30,6 +31,14 @@ pub static PORTS: Array<PortSpans, 1, POLICY> = Array::new();
 /// Policy: the class of a prefix, and whether it is never limited.
 #[btf_map]
 pub static PREFIXES: LpmTrie<[u8; 16], PrefixEntry, 1> = LpmTrie::new();
+
+/// Policy: how packets are marked, by the row of the rule that marks them.
+#[btf_map]
+pub static MARKS: Array<Mark, 1, POLICY> = Array::new();
+
+/// What is banned. Only the agent writes it, and it outlives every policy.
+#[btf_map]
+pub static BANS: LpmTrie<[u8; 16], Ban, 1> = LpmTrie::new();
 
 /// The table of sources.
 #[btf_map]
@@ -58,6 +67,10 @@ pub static RUNTIME: Array<Runtime, 1, POLICY> = Array::new();
 /// A packet with several rules, while it is judged.
 #[btf_map]
 pub static HEARING: PerCpuArray<Hearing, 1> = PerCpuArray::new();
+
+/// The state of the bucket that all answers share.
+#[btf_map]
+pub static ANSWERS: Array<u64, 1> = Array::new();
 
 /// What table this is: for the agent that comes after this one.
 #[btf_map]

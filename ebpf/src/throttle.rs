@@ -5,9 +5,9 @@ use core::ops::{Deref, DerefMut};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use common::counters::Sighted;
 use common::key::{HashSeed, Key};
-use common::rule::Rule;
+use common::rule::{Rule, Size};
 use common::table::{Claim, Claimed, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
-use common::throttle::{self, Cell, Hearing, Host, Outcome, Sighting, TableEvent};
+use common::throttle::{self, Cell, Hearing, Host, Outcome, Ruling, Sighting, TableEvent};
 use common::time::{TickScale, Ticks};
 
 use crate::atomics;
@@ -126,12 +126,22 @@ pub struct Kernel;
 
 impl Kernel {
     #[inline(always)]
-    fn nanoseconds() -> u64 {
+    pub fn nanoseconds() -> u64 {
         if setting!(given_clock) != 0 {
             return RUNTIME.get(0).map_or(0, |runtime| runtime.nanoseconds);
         }
         // SAFETY: a helper without arguments.
         unsafe { bpf_ktime_get_ns() }
+    }
+
+    #[inline(always)]
+    pub fn scale() -> TickScale {
+        TickScale { left: setting!(scale.left), right: setting!(scale.right) }
+    }
+
+    #[inline(always)]
+    pub fn ticks(nanoseconds: u64) -> Ticks {
+        Self::scale().ticks(nanoseconds)
     }
 }
 
@@ -158,7 +168,7 @@ impl Host for Kernel {
 
     #[inline(always)]
     fn now(&self) -> Ticks {
-        TickScale { left: setting!(scale.left), right: setting!(scale.right) }.ticks(Self::nanoseconds())
+        Self::ticks(Self::nanoseconds())
     }
 
     #[inline(always)]
@@ -194,12 +204,12 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn count(&self, counter: u32, outcome: Outcome, bytes: u32) {
+    fn count(&self, counter: u32, outcome: Outcome, size: Size) {
         if let Some(counters) = COUNTERS.get_ptr_mut(counter) {
             // SAFETY: this CPU's own value.
             let traffic = unsafe { (*counters).of(outcome) };
-            traffic.packets += 1;
-            traffic.bytes += u64::from(bytes);
+            traffic.packets += u64::from(size.packets);
+            traffic.bytes += u64::from(size.bytes);
         }
     }
 
@@ -217,8 +227,9 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn judge_by_bucket(&self, rule: u32, key: &Key, length: u32) -> bool {
-        weir_bucket(rule, key.hi, key.lo, u64::from(key.extra) << 32 | u64::from(key.group), length) != 0
+    fn judge_by_bucket(&self, rule: u32, key: &Key, size: Size) -> Ruling {
+        let rest = u64::from(key.extra) << 32 | u64::from(key.group);
+        Ruling::from_bits(weir_bucket(rule, key.hi, key.lo, rest, size.to_bits()))
     }
 
     #[inline(always)]
@@ -261,9 +272,9 @@ impl Host for Kernel {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_bucket(rule: u32, hi: u64, lo: u64, extra: u64, length: u32) -> u32 {
-    let key = Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
-    u32::from(throttle::judge_by_bucket(&Kernel, rule, &key, length))
+extern "C" fn weir_bucket(rule: u32, hi: u64, lo: u64, rest: u64, size: u64) -> u64 {
+    let key = Key { hi, lo, extra: (rest >> 32) as u32, group: rest as u32 };
+    throttle::judge_by_bucket(&Kernel, rule, &key, Size::from_bits(size)).to_bits()
 }
 
 #[unsafe(no_mangle)]

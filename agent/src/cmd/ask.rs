@@ -10,10 +10,18 @@ use super::table::{self, number};
 use super::{Print, USAGE};
 use crate::cli::Ask;
 use crate::control::{Client, Request, Reset};
-use crate::stats::{LimitStatus, SourceStatus, Status, TopRow};
+use crate::stats::{BanStatus, LimitStatus, SourceStatus, Status, TopRow};
+
+/// A ban in words.
+fn banned(ban: &BanStatus) -> String {
+    match ban.expires_in_seconds {
+        Some(seconds) => format!("as {}, for another {}", ban.cidr, table::seconds(seconds)),
+        None => format!("as {}, until it is lifted", ban.cidr),
+    }
+}
 
 /// Asks, and prints the answer one way or the other.
-fn ask<T: DeserializeOwned + Serialize>(
+pub(super) fn ask<T: DeserializeOwned + Serialize>(
     options: &Ask,
     request: &Request,
     table: impl FnOnce(&T) -> String,
@@ -51,7 +59,15 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
                     number(sources.evicted)
                 ),
             ),
+            ("bans", number(status.bans)),
         ]);
+        if let Some(has_room) = status.has_room {
+            text.push_str(if has_room {
+                "\nelastic limits give more than their rate: the host has room"
+            } else {
+                "\nelastic limits hold at their rate: the host has no room"
+            });
+        }
         for note in &status.notes {
             text.push_str("\nnote: ");
             text.push_str(note);
@@ -119,6 +135,7 @@ pub fn show(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
         let head = table::pairs([
             ("source", status.source.clone()),
             ("class", status.class.clone()),
+            ("banned", status.ban.as_ref().map_or_else(|| "no".to_owned(), banned)),
             ("never limited", if status.never_limit { "yes" } else { "no" }.to_owned()),
             ("last refused", last),
         ]);
@@ -139,8 +156,13 @@ pub fn show(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
     })
 }
 
-pub fn reset(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
-    ask(options, &Request::Reset { source }, |reset: &Reset| {
-        format!("{} states of {source} forgotten", reset.forgotten)
-    })
+pub fn reset(source: Option<IpAddr>, limit: Option<String>, options: &Ask) -> anyhow::Result<ExitCode> {
+    let (request, whose) = match (source, limit) {
+        (Some(source), _) => (Request::Reset { source }, source.to_string()),
+        (None, limit) => {
+            let limit = limit.unwrap_or_default();
+            (Request::ResetLimit { limit: limit.clone() }, format!("limit {limit}"))
+        }
+    };
+    ask(options, &request, |reset: &Reset| format!("{} states of {whose} forgotten", reset.forgotten))
 }

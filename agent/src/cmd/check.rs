@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use common::packet::Direction;
 use serde::Serialize;
 
 use super::{Print, USAGE, table};
-use crate::compile::compile;
+use crate::compile::plan;
 use crate::config;
 use crate::config::policy::Config;
 use crate::datapath::interface_names;
@@ -34,7 +33,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    if let Err(error) = compile(&loaded.config, Direction::Ingress) {
+    if let Err(error) = plan(&loaded.config) {
         eprintln!("{}: {error}", file.display());
         return Ok(ExitCode::from(USAGE));
     }

@@ -1,6 +1,7 @@
 //! One file a verb.
 
 mod ask;
+mod ban;
 mod check;
 mod detach;
 mod run;
@@ -26,7 +27,12 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Limits(options) => ask::limits(&options),
         Command::Top { once, ask } => ask::top(once, &ask),
         Command::Show { source, ask } => ask::show(source, &ask),
-        Command::Reset { source, ask } => ask::reset(source, &ask),
+        Command::Reset { source, limit, ask } => ask::reset(source, limit, &ask),
+        Command::Ban { cidr, file, duration, force, ask } => {
+            ban::ban(cidr.as_deref(), file.as_deref(), duration, force.into(), &ask)
+        }
+        Command::Unban { cidr, ask } => ban::unban(&cidr, &ask),
+        Command::Bans(options) => ban::bans(&options),
         Command::Detach { config } => detach::detach(config.as_deref()),
     }
 }

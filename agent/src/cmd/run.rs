@@ -1,35 +1,24 @@
 //! `agent --config limits.toml`: holds the host to it until told to stop.
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use anyhow::Context;
-use common::packet::Direction;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::USAGE;
 use crate::cli::Run;
-use crate::compile::{Image, compile};
-use crate::config::policy::{Attach, Config, Mode, OnExit};
+use crate::compile;
+use crate::config::policy::{Config, Mode, OnExit};
 use crate::config::{self, ssh};
-use crate::control::{Handler, Request, Reset, Server};
-use crate::datapath::{AttachMode, Datapath, PinDirectory, default_route_interfaces, interface_names};
-use crate::stats::{InterfaceStatus, Reader, Status};
-
-/// The agent at work.
-struct Agent {
-    config: Config,
-    file: Option<String>,
-    image: Image,
-    datapath: Mutex<Datapath>,
-    started: Instant,
-}
+use crate::control::Server;
+use crate::datapath::{PinDirectory, default_route_interfaces, interface_names};
+use crate::service::{PERIOD, Service};
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let Some(config) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
-    let image = match compile(&config, Direction::Ingress) {
-        Ok(image) => image,
+    let plan = match compile::plan(&config) {
+        Ok(plan) => plan,
         Err(error) => {
             eprintln!("{error}");
             return Ok(ExitCode::from(USAGE));
@@ -41,35 +30,44 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
         let pins = PinDirectory::open(&config.agent.pins)?;
-        let mut datapath = Datapath::load(&image, pins)?;
-        let mode = match config.agent.attach {
-            Attach::Generic => AttachMode::Generic,
-            Attach::Auto | Attach::Native | Attach::Tc => AttachMode::Native,
-        };
-        for interface in &interfaces {
-            if let Err(error) = datapath.attach(interface, mode) {
-                datapath.abandon();
-                return Err(error.into());
-            }
-        }
-        datapath.release_others(&interfaces);
-        eprintln!("{}", greeting(&config, &interfaces, mode));
-        let on_exit = config.agent.on_exit;
         let file = options.config.as_ref().map(|file| file.display().to_string());
-        let agent = Arc::new(Agent { config, file, image, datapath: Mutex::new(datapath), started: Instant::now() });
+        let introduction = introduction(&config);
+        let service = Arc::new(Service::start(config, file, plan, &pins, &interfaces)?);
+        let on: Vec<String> = service.modes().into_iter().map(|(name, mode)| format!("{name} ({mode})")).collect();
+        eprintln!("{} on {}", introduction, on.join(", "));
+        for note in service.notes() {
+            eprintln!("note: {note}");
+        }
         tokio::select! {
-            () = server.serve(Arc::clone(&agent)) => {}
+            () = server.serve(Arc::clone(&service)) => {}
+            () = keep_up(&service) => {}
             result = stopped() => result?,
         }
         drop(server);
-        if on_exit == OnExit::Detach {
-            agent.lock().detach()?;
-            eprintln!("stopped; limits are out of force (on_exit = \"detach\")");
-        } else {
-            eprintln!("stopped; limits stay in force (on_exit = \"keep\"): agent detach takes them out");
+        match service.leave()? {
+            OnExit::Detach => eprintln!("stopped; limits are out of force (on_exit = \"detach\")"),
+            OnExit::Keep => {
+                eprintln!("stopped; limits stay in force (on_exit = \"keep\"): agent detach takes them out");
+            }
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Does from time to time what has to be done.
+async fn keep_up(service: &Service) {
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut is_failing = false;
+    loop {
+        ticks.tick().await;
+        let result = service.tick();
+        // Told once: the limits are in force all the same.
+        if let (Err(error), false) = (&result, is_failing) {
+            eprintln!("keeping bans and elastic limits up to date failed: {error}");
+        }
+        is_failing = result.is_err();
+    }
 }
 
 /// Reads the config, or takes the built-in one; `None` if it is wrong, which has been told.
@@ -116,18 +114,14 @@ fn interfaces(config: &Config) -> anyhow::Result<Vec<String>> {
     Ok(interfaces)
 }
 
-fn greeting(config: &Config, interfaces: &[String], mode: AttachMode) -> String {
+fn introduction(config: &Config) -> String {
     let limits = config.limits.len();
     let does = match config.agent.mode {
         Mode::Enforce => "enforcing",
         Mode::Observe => "observing",
     };
-    format!(
-        "{does} {limits} limit{} on {} ({mode}); control socket {}",
-        if limits == 1 { "" } else { "s" },
-        interfaces.join(", "),
-        config.agent.control.display()
-    )
+    let plural = if limits == 1 { "" } else { "s" };
+    format!("{does} {limits} limit{plural}, control socket {},", config.agent.control.display())
 }
 
 /// Until SIGINT or SIGTERM.
@@ -139,47 +133,4 @@ async fn stopped() -> anyhow::Result<()> {
         _ = terminate.recv() => {}
     }
     Ok(())
-}
-
-impl Agent {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Datapath> {
-        // A panic elsewhere left no half-done change: every change of the datapath is one call.
-        self.datapath.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn status(&self, reader: &Reader<'_>) -> Result<Status, crate::datapath::LoadError> {
-        let (totals, sources, bypass) = reader.totals()?;
-        let interfaces = reader
-            .datapath
-            .attached()
-            .iter()
-            .map(|attached| InterfaceStatus { name: attached.interface.clone(), attach: attached.mode })
-            .collect();
-        Ok(Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            mode: self.config.agent.mode.to_string(),
-            uptime_seconds: self.started.elapsed().as_secs(),
-            config: self.file.clone(),
-            interfaces,
-            totals,
-            sources,
-            bypass,
-            notes: Vec::new(),
-        })
-    }
-}
-
-impl Handler for Agent {
-    fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
-        let datapath = self.lock();
-        let reader = Reader { config: &self.config, image: &self.image, datapath: &datapath };
-        let document = match request {
-            Request::Status => self.status(&reader).map(serde_json::to_value),
-            Request::Limits => reader.limits().map(serde_json::to_value),
-            Request::Top => reader.top().map(serde_json::to_value),
-            Request::Show { source } => reader.show(source).map(serde_json::to_value),
-            Request::Reset { source } => Ok(serde_json::to_value(Reset { forgotten: reader.reset(source) })),
-        };
-        document.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
-    }
 }

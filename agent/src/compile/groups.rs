@@ -9,7 +9,7 @@ use common::time::TickScale;
 use super::CompileError;
 use super::image::Group;
 use super::rules::{self, RuleSource};
-use crate::config::policy::{Algorithm, Key, Limit, Mode, Multiplier};
+use crate::config::policy::{Algorithm, Direction, Key, Limit, Mode, Multiplier};
 
 /// States that fit into the widest slot.
 const WIDEST: u32 = 7;
@@ -36,7 +36,7 @@ pub struct Groups {
 }
 
 /// What limits have to have in common to count by the same key.
-type KeySpec = (Key, u8, u8);
+type KeySpec = (Direction, Key, u8, u8);
 
 /// Puts limits of the same key together: all of them if they fit into one slot, else those that apply to the same
 /// packets, as many as fit.
@@ -48,7 +48,7 @@ pub fn assign(limits: &[(usize, &Limit)]) -> Result<Groups, CompileError> {
             return Err(CompileError::TooWide { limit: limit.name.clone(), words: needed });
         }
         let prefixes = if limit.key.has_address() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
-        by_key.entry((limit.key, prefixes.0, prefixes.1)).or_default().push(nth);
+        by_key.entry((limit.direction, limit.key, prefixes.0, prefixes.1)).or_default().push(nth);
     }
     let empty = Place { group: 0, positions: Vec::new(), rings: Vec::new() };
     let mut groups = Groups { places: vec![empty; limits.len()], ..Groups::default() };
@@ -109,7 +109,7 @@ impl Groups {
         let mut hasher = DefaultHasher::new();
         for (place, (_, limit)) in self.places.iter().zip(limits) {
             (place.group, &place.positions, &place.rings).hash(&mut hasher);
-            (&limit.name, limit.key, limit.ipv4_prefix, limit.ipv6_prefix, limit.algorithm, limit.unit)
+            (&limit.name, limit.direction, limit.key, limit.ipv4_prefix, limit.ipv6_prefix, limit.algorithm, limit.unit)
                 .hash(&mut hasher);
         }
         hasher.finish()

@@ -1,8 +1,12 @@
 //! A policy as the kernel wants it, and the catalogue that leads back from its rows to what the operator wrote.
 
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
 use common::counters::BYPASS_ROWS;
 use common::rule::Rule;
-use common::settings::{PortSpans, PrefixEntry, Settings};
+use crate::config::policy::Prefix;
+use common::settings::{Mark, PortSpans, PrefixEntry, Settings};
 
 /// Everything a program is loaded with. Which keys, seeds and clocks it runs on is up to the datapath.
 #[derive(Clone, Debug)]
@@ -11,6 +15,8 @@ pub struct Image {
     pub settings: Settings,
     /// Rows of rules, those of every multiplier.
     pub rules: Vec<Rule>,
+    /// How each rule marks, for the rows of one multiplier.
+    pub marks: Vec<Mark>,
     /// A row for every port, or none at all if no limit is for certain ports.
     pub ports: Vec<PortSpans>,
     /// Classes and addresses that are never limited.
@@ -38,6 +44,21 @@ pub struct PrefixKey {
     pub length: u32,
 }
 
+impl PrefixKey {
+    /// The prefix of this length that holds it; `length` is no longer than its own.
+    #[must_use]
+    pub fn cut(&self, length: u32) -> Self {
+        let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
+        Self { address: (u128::from_be_bytes(self.address) & mask).to_be_bytes(), length }
+    }
+}
+
+impl From<&Prefix> for PrefixKey {
+    fn from(prefix: &Prefix) -> Self {
+        Self { address: prefix.mapped_address(), length: prefix.mapped_length() }
+    }
+}
+
 /// One row of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedRule {
@@ -47,6 +68,17 @@ pub struct CountedRule {
     pub span: u32,
 }
 
+impl fmt::Display for PrefixKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = Ipv6Addr::from(self.address);
+        let (address, whole, length): (IpAddr, _, _) = match address.to_ipv4_mapped().filter(|_| self.length >= 96) {
+            Some(address) => (address.into(), 32, self.length - 96),
+            None => (address.into(), 128, self.length),
+        };
+        if length == whole { write!(formatter, "{address}") } else { write!(formatter, "{address}/{length}") }
+    }
+}
+
 /// The limits that share a slot of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -54,4 +86,11 @@ pub struct Group {
     pub key: Rule,
     /// Each state of the slot: (the limit's place in the config, the rule for sources of the default class).
     pub states: Vec<(usize, Rule)>,
+}
+
+impl Group {
+    /// The rule of each state.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.states.iter().map(|(_, rule)| rule)
+    }
 }

@@ -15,12 +15,12 @@ pub use image::{CountedRule, Group, Image, PrefixKey};
 use common::counters::BYPASS_ROWS;
 use common::packet::{Depth, Direction, Kind, Protocol};
 use common::rule::{MAX_RULES, Rule, RuleSpan};
-use common::settings::{SPANS, Settings, span_index};
+use common::settings::{AnswerBucket, Mark, SPANS, Settings, span_index};
 use common::table::{SLOTS, Shape};
 use common::time::TickScale;
 use thiserror::Error;
 
-use crate::config::policy::{Config, Limit, Mode, Unit};
+use crate::config::policy::{Action, Config, Limit, Mode, Unit};
 
 /// A policy that is right by itself and more than the kernel's rows can say.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -65,14 +65,36 @@ pub enum CompileError {
 /// The most memory that the rings of sliding logs may take.
 const LARGEST_RINGS_MIB: u64 = 1024;
 
-/// Compiles the limits of one direction.
+/// A whole policy as the kernel wants it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// For what comes in. There always is one: bans are held there.
+    pub ingress: Image,
+    /// For what goes out, if some limit is on it.
+    pub egress: Option<Image>,
+}
+
+/// Compiles both directions.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn plan(config: &Config) -> Result<Plan, CompileError> {
+    let has_egress = config.limits.iter().any(|limit| limit.direction == Direction::Egress);
+    Ok(Plan {
+        ingress: compile(config, Direction::Ingress)?,
+        egress: has_egress.then(|| compile(config, Direction::Egress)).transpose()?,
+    })
+}
+
+/// Compiles the limits of one direction. Table, clock and groups are those of both, which share them.
 ///
 /// # Errors
 ///
 /// When more rules would apply to one packet, or more states belong to one key, than the kernel's rows can say.
 pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileError> {
-    let limits: Vec<(usize, &Limit)> =
-        config.limits.iter().enumerate().filter(|(_, limit)| limit.direction == direction).collect();
+    let limits: Vec<(usize, &Limit)> = config.limits.iter().enumerate().collect();
+    let own: Vec<&Limit> = config.limits.iter().filter(|limit| limit.direction == direction).collect();
     let scale =
         TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
     let grades = prefixes::Grades::of(config);
@@ -82,12 +104,12 @@ pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileEr
     let mut table = [RuleSpan::default(); SPANS];
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Other] {
         for kind in [Kind::Plain, Kind::Connection, Kind::Request] {
-            let applying = spans::applying(&limits, protocol, kind, None);
+            let applying = spans::applying(&limits, direction, protocol, kind, None);
             table[span_index(protocol, kind)] =
                 rows.span(&applying, || format!("{protocol:?} {kind:?}").to_lowercase())?;
         }
     }
-    let ports = spans::ports(&limits, &mut rows, &table)?;
+    let ports = spans::ports(&limits, direction, &mut rows, &table)?;
     let (rules_of_one, catalogue, most_rules) = rows.finish()?;
     let rules_per_grade = rules_of_one.len() as u32;
     let rules: Vec<Rule> = grades
@@ -101,6 +123,9 @@ pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileEr
     if rings >> 20 > LARGEST_RINGS_MIB {
         return Err(CompileError::LogsTooLarge { mebibytes: rings >> 20, max_sources: config.agent.max_sources });
     }
+    let in_use = |is: fn(Action) -> bool| {
+        u32::from(config.agent.mode == Mode::Enforce && own.iter().any(|limit| is(limit.action)))
+    };
     let settings = Settings {
         shape,
         scale,
@@ -108,27 +133,49 @@ pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileEr
         ring_words: groups.ring_words,
         most_rules,
         rules_per_grade,
-        depth: depth(&limits) as u32,
+        depth: depth(&own) as u32,
         ports_in_use: u32::from(!ports.is_empty()),
         prefixes_in_use: u32::from(grades.are_needed(config)),
-        elastic_in_use: u32::from(limits.iter().any(|(_, limit)| limit.throttle.is_elastic())),
+        elastic_in_use: u32::from(own.iter().any(|limit| limit.throttle.is_elastic())),
         observe: u32::from(config.agent.mode == Mode::Observe),
+        is_egress: u32::from(direction == Direction::Egress),
+        reject_in_use: in_use(|action| action == Action::Reject),
+        mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
+        shape_in_use: in_use(|action| action == Action::Shape),
+        answers: AnswerBucket::new(scale),
         spans: table,
         ..Settings::NONE
     };
     let groups = groups.describe(&limits, scale);
-    Ok(Image { settings, rules, ports, prefixes: grades.entries(config), catalogue, groups })
+    let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
+    Ok(Image { settings, rules, marks, ports, prefixes: grades.entries(config), catalogue, groups })
+}
+
+/// How a limit marks.
+fn mark(limit: &Limit) -> Mark {
+    match limit.action {
+        Action::Mark(how) => Mark {
+            mark: how.mark.unwrap_or(0),
+            sets_mark: u32::from(how.mark.is_some()),
+            dscp: how.dscp.map_or(Mark::SAME_DSCP, u32::from),
+        },
+        _ => Mark { mark: 0, sets_mark: 0, dscp: Mark::SAME_DSCP },
+    }
 }
 
 /// How far packets have to be parsed.
-fn depth(limits: &[(usize, &Limit)]) -> Depth {
+fn depth(limits: &[&Limit]) -> Depth {
     let needs = |limit: &Limit| match limit.unit {
         Unit::Requests => Depth::Requests,
         Unit::Connections => Depth::Ports,
-        Unit::Packets | Unit::Bytes if limit.ports.is_some() || limit.key.has_port() => Depth::Ports,
+        Unit::Packets | Unit::Bytes
+            if limit.ports.is_some() || limit.key.has_port() || limit.action == Action::Reject =>
+        {
+            Depth::Ports
+        }
         Unit::Packets | Unit::Bytes => Depth::Addresses,
     };
-    limits.iter().map(|(_, limit)| needs(limit)).max().unwrap_or(Depth::Addresses)
+    limits.iter().map(|limit| needs(limit)).max().unwrap_or(Depth::Addresses)
 }
 
 /// Cuts the table for `max_sources` keys. Twice as many slots as keys where a slot is small, so that sets seldom fill

@@ -1,11 +1,11 @@
 //! Classes and never-limited addresses as one trie: the longest match says everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use common::settings::PrefixEntry;
 
 use super::image::PrefixKey;
-use crate::config::policy::{Config, Multiplier, Prefix, Service};
+use crate::config::policy::{Config, Multiplier, Service};
 
 /// The distinct multipliers of a policy; the first is 1, that of the default class.
 pub struct Grades(Vec<Multiplier>);
@@ -34,7 +34,7 @@ impl Grades {
     /// The trie's content. Never-limited prefixes reach into the classes' longer ones: such an entry is of its class,
     /// and never limited all the same.
     pub fn entries(&self, config: &Config) -> Vec<(PrefixKey, PrefixEntry)> {
-        let mut entries: BTreeMap<(u32, [u8; 16]), PrefixEntry> = BTreeMap::new();
+        let mut of_classes = HashMap::new();
         for (nth, class) in config.classes.iter().enumerate() {
             let (grade, flags) = match class.service {
                 Service::Unlimited => (0, PrefixEntry::UNLIMITED),
@@ -43,32 +43,31 @@ impl Grades {
                 }
             };
             for prefix in &class.sources {
-                entries.insert(order(prefix), PrefixEntry { class: nth as u32 + 1, grade, flags });
+                of_classes.insert(PrefixKey::from(prefix), PrefixEntry { class: nth as u32 + 1, grade, flags });
             }
         }
-        let by_class: Vec<_> = entries.iter().map(|(prefix, entry)| (*prefix, *entry)).collect();
-        for prefix in &config.agent.never_limit {
-            let own = order(prefix);
-            // The class of the never-limited prefix itself is that of the longest one around it.
-            let around =
-                by_class.iter().filter(|(outer, _)| contains(*outer, own)).map(|(_, entry)| *entry).next_back();
-            let entry = entries.entry(own).or_insert_with(|| around.unwrap_or_default());
-            entry.flags |= PrefixEntry::NEVER_LIMIT;
-            for (_, inner) in entries.iter_mut().filter(|(inner, _)| contains(own, **inner)) {
-                inner.flags |= PrefixEntry::NEVER_LIMIT;
+        let never: HashSet<PrefixKey> = config.agent.never_limit.iter().map(PrefixKey::from).collect();
+        let class_lengths = lengths(of_classes.keys());
+        let never_lengths = lengths(never.iter());
+        // The class of a never-limited prefix is that of the longest one around it.
+        let around = |prefix: &PrefixKey| {
+            let outer = class_lengths.range(..=prefix.length).rev().find_map(|length| of_classes.get(&prefix.cut(*length)));
+            (*prefix, outer.copied().unwrap_or_default())
+        };
+        let mut entries: Vec<_> = of_classes.iter().map(|(prefix, entry)| (*prefix, *entry)).collect();
+        entries.extend(never.iter().filter(|prefix| !of_classes.contains_key(prefix)).map(around));
+        for (prefix, entry) in &mut entries {
+            if never_lengths.range(..=prefix.length).any(|length| never.contains(&prefix.cut(*length))) {
+                entry.flags |= PrefixEntry::NEVER_LIMIT;
             }
         }
-        entries.into_iter().map(|((length, address), entry)| (PrefixKey { address, length }, entry)).collect()
+        // The same policy makes the same image.
+        entries.sort_unstable_by_key(|(prefix, _)| (prefix.length, prefix.address));
+        entries
     }
 }
 
-/// Shorter ones first.
-fn order(prefix: &Prefix) -> (u32, [u8; 16]) {
-    (prefix.mapped_length(), prefix.mapped_address())
-}
-
-/// Whether `inner` lies within `outer`, or is the same.
-fn contains(outer: (u32, [u8; 16]), inner: (u32, [u8; 16])) -> bool {
-    let mask = u128::MAX.checked_shl(128 - outer.0).unwrap_or(0);
-    outer.0 <= inner.0 && u128::from_be_bytes(outer.1) & mask == u128::from_be_bytes(inner.1) & mask
+/// The lengths that occur: few, however many the prefixes.
+fn lengths<'p>(prefixes: impl Iterator<Item = &'p PrefixKey>) -> BTreeSet<u32> {
+    prefixes.map(|prefix| prefix.length).collect()
 }

@@ -2,7 +2,7 @@
 
 use common::limiter::token_bucket::Costs;
 use common::limiter::{FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
-use common::rule::{self, Enforcement, KeyKind, Rule};
+use common::rule::{self, Cost, Enforcement, KeyKind, Rule};
 use common::time::TickScale;
 
 use crate::config::policy::{Action, Algorithm, Key, Limit, Mode, Multiplier, OnFull, Throttle, Unit};
@@ -20,10 +20,11 @@ pub struct RuleSource {
 
 /// The (rate, burst, enforcement) of each rule of a limit, in the order they are laid out.
 pub fn parts(limit: &Limit, mode: Mode) -> Vec<(Rate, u64, Enforcement)> {
-    let ordinary = if mode == Mode::Observe || limit.action == Action::Observe {
-        Enforcement::Observe
-    } else {
-        Enforcement::Enforce
+    let ordinary = match limit.action {
+        _ if mode == Mode::Observe => Enforcement::Observe,
+        Action::Observe => Enforcement::Observe,
+        Action::Mark(_) => Enforcement::Mark,
+        Action::Drop | Action::Reject | Action::Shape => Enforcement::Enforce,
     };
     let rates =
         std::iter::once((limit.rate, limit.burst)).chain(limit.tiers.iter().map(|tier| (tier.rate, tier.burst)));
@@ -69,7 +70,11 @@ pub fn frame(limit: &Limit, enforcement: Enforcement) -> Rule {
         mask_lo: mask_ipv6(limit.ipv6_prefix).1,
         algorithm: kernel_algorithm(limit.algorithm) as u8,
         key: key_kind(limit.key) as u8,
-        bytes: u8::from(limit.unit == Unit::Bytes),
+        cost: match limit.unit {
+            Unit::Packets => Cost::Packets,
+            Unit::Bytes => Cost::Bytes,
+            Unit::Connections | Unit::Requests => Cost::One,
+        } as u8,
         enforcement: enforcement as u8,
         on_full: match limit.on_full {
             OnFull::Pass => rule::OnFull::Pass,
@@ -77,9 +82,9 @@ pub fn frame(limit: &Limit, enforcement: Enforcement) -> Rule {
             OnFull::Share => rule::OnFull::Share,
         } as u8,
         action: match limit.action {
-            Action::Drop | Action::Observe => rule::Action::Drop,
+            _ if enforcement == Enforcement::Observe => rule::Action::Drop,
+            Action::Drop | Action::Observe | Action::Mark(_) => rule::Action::Drop,
             Action::Reject => rule::Action::Reject,
-            Action::Mark(_) => rule::Action::Mark,
             Action::Shape => rule::Action::Shape,
         } as u8,
         ..Rule::EMPTY

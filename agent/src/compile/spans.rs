@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use common::packet::{Kind, Protocol};
-use common::rule::{MAX_RULES, Rule, RuleSpan};
+use common::packet::{Direction, Kind, Protocol};
+use common::rule::{Enforcement, MAX_RULES, Rule, RuleSpan};
 use common::settings::{PortSpans, SPANS, span_index};
 use common::time::TickScale;
 
@@ -13,12 +13,20 @@ use super::rules::{self, RuleSource};
 use super::{CompileError, counter_row};
 use crate::config::policy::{Limit, Mode, Multiplier, ProtocolFilter, Unit};
 
-/// The limits that apply to packets of this protocol and kind: those without ports, or those with this one.
-pub fn applying(limits: &[(usize, &Limit)], protocol: Protocol, kind: Kind, port: Option<u16>) -> Vec<usize> {
+/// The limits of this direction that apply to packets of this protocol and kind: those without ports, or those with
+/// this one.
+pub fn applying(
+    limits: &[(usize, &Limit)],
+    direction: Direction,
+    protocol: Protocol,
+    kind: Kind,
+    port: Option<u16>,
+) -> Vec<usize> {
     (0..limits.len())
         .filter(|nth| {
             let limit = limits[*nth].1;
-            matches(limit, protocol, kind)
+            limit.direction == direction
+                && matches(limit, protocol, kind)
                 && match (&limit.ports, port) {
                     (None, _) => true,
                     (Some(ports), Some(port)) => ports.contains(port),
@@ -41,6 +49,10 @@ fn matches(limit: &Limit, protocol: Protocol, kind: Kind) -> bool {
             Unit::Connections => kind == Kind::Connection,
             Unit::Requests => kind == Kind::Request,
         }
+}
+
+const fn may_refuse(enforcement: Enforcement) -> bool {
+    Rule { enforcement: enforcement as u8, ..Rule::EMPTY }.may_refuse()
 }
 
 /// The rows of rules as they are laid out.
@@ -74,9 +86,12 @@ impl<'a> Rows<'a> {
         if let Some(span) = self.known.get(applying) {
             return Ok(*span);
         }
-        // Rules of one key next to each other; otherwise in the order of the config.
+        // Rules of one key next to each other, otherwise in the order of the config.
         let mut ordered = applying.to_vec();
-        ordered.sort_by_key(|nth| (self.groups.places[*nth].group, *nth));
+        // A limit that refuses comes before one that does not: what the first of a key finds out about room in the table
+        // is for all of them.
+        let yields = |nth: &usize| rules::parts(self.limits[*nth].1, self.mode).iter().all(|part| !may_refuse(part.2));
+        ordered.sort_by_cached_key(|nth| (self.groups.places[*nth].group, yields(nth), *nth));
         let first = self.rows.len() as u32;
         for (position, nth) in ordered.iter().enumerate() {
             let place = &self.groups.places[*nth];
@@ -130,12 +145,13 @@ impl<'a> Rows<'a> {
 /// A row for each port, or none if no limit is for certain ports.
 pub fn ports(
     limits: &[(usize, &Limit)],
+    direction: Direction,
     rows: &mut Rows<'_>,
     elsewhere: &[RuleSpan; SPANS],
 ) -> Result<Vec<PortSpans>, CompileError> {
     // Ports that the same limits name have the same row: found by where the limits' ranges begin and end.
     let mut named: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-    for (nth, (_, limit)) in limits.iter().enumerate() {
+    for (nth, (_, limit)) in limits.iter().enumerate().filter(|(_, (_, limit))| limit.direction == direction) {
         for port in limit.ports.iter().flat_map(|ports| ports.iter()) {
             named.entry(port).or_default().push(nth);
         }
@@ -146,7 +162,7 @@ pub fn ports(
     let mut without: [[Vec<usize>; 3]; 2] = Default::default();
     for (p, protocol) in [Protocol::Tcp, Protocol::Udp].into_iter().enumerate() {
         for (k, kind) in [Kind::Plain, Kind::Connection, Kind::Request].into_iter().enumerate() {
-            without[p][k] = applying(limits, protocol, kind, None);
+            without[p][k] = applying(limits, direction, protocol, kind, None);
         }
     }
     let pack = |spans: &[RuleSpan]| {

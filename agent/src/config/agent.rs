@@ -35,14 +35,6 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
         }
     }
     agent.attach = table.word("attach", Attach::WORDS).unwrap_or(agent.attach);
-    if agent.attach == Attach::Tc {
-        let span = table.span_of("attach");
-        table.problems.error(
-            span,
-            "attach = \"tc\" is not in this version",
-            "write \"auto\", \"native\" or \"generic\"",
-        );
-    }
     agent.mode = table.word("mode", Mode::WORDS).unwrap_or(agent.mode);
     agent.on_exit = table.word("on_exit", OnExit::WORDS).unwrap_or(agent.on_exit);
     if let Some((text, span)) = table.string("control", "\"/run/weir/control.sock\"") {

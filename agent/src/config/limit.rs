@@ -4,10 +4,10 @@ use common::limiter::sliding_log::LARGEST_LOG;
 use toml::de::DeValue;
 
 use super::policy::{
-    Action, Algorithm, Direction, Key, Limit, Multiplier, OnFull, PortSet, ProtocolFilter, Rate, Throttle, Tier, Unit,
+    Action, Algorithm, Direction, Key, Limit, Mark, Multiplier, OnFull, PortSet, ProtocolFilter, Rate, Throttle, Tier, Unit,
 };
 use super::report::Span;
-use super::table::{Table, Value, integer};
+use super::table::{Table, Value, float, integer};
 use super::units;
 
 /// A limit, and where its name stands.
@@ -20,6 +20,10 @@ pub struct ReadLimit {
 const FULL_FRAME: u64 = 1514;
 /// The most rates of one limit.
 const MOST_RATES: usize = 7;
+/// A code point has six bits.
+const LARGEST_DSCP: u64 = 63;
+/// Packets that are to leave later than this are dropped by `fq` instead (its `horizon`).
+const FQ_HORIZON_NANOSECONDS: u128 = 10_000_000_000;
 /// The largest burst of packets.
 const LARGEST_BURST: u64 = u32::MAX as u64;
 
@@ -32,13 +36,10 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         table.problems.error(span.clone(), "a limit needs a name", "write name = \"packets-per-source\"");
     }
     let direction = table.word("direction", DIRECTIONS).unwrap_or(Direction::Ingress);
-    if direction == Direction::Egress {
-        not_yet(&mut table, "direction", "direction = \"egress\"");
-    }
     let protocol = table.word("protocol", ProtocolFilter::WORDS).unwrap_or(ProtocolFilter::Any);
     let unit = table.word("unit", Unit::WORDS).unwrap_or(Unit::Packets);
     let algorithm = table.word("algorithm", Algorithm::WORDS).unwrap_or(Algorithm::TokenBucket);
-    let key = key(&mut table);
+    let key = key(&mut table, direction);
     let ports = ports(&mut table);
     let ipv4_prefix = table.number("ipv4_prefix", 0, 32).unwrap_or(32) as u8;
     let ipv6_prefix = table.number("ipv6_prefix", 0, 128).unwrap_or(64) as u8;
@@ -58,6 +59,10 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     let burst = burst(&mut table, unit, algorithm);
     let tiers = tiers(&mut table, unit);
     combinations(&mut table, protocol, unit, algorithm, key, ports.is_some());
+    check_action(&mut table, action, throttle);
+    if let (Action::Shape, Some((rate, _, _))) = (action, &rate) {
+        check_queue(&mut table, *rate, burst.unwrap_or(rate.count));
+    }
     if let Some((rate, text, span)) = &rate {
         check_rates(&mut table, unit, algorithm, burst, &tiers, (*rate, text, span.clone()));
     }
@@ -105,13 +110,23 @@ fn refuse_other_scopes(table: &mut Table<'_, '_>) {
     }
 }
 
-fn key(table: &mut Table<'_, '_>) -> Key {
-    let Some((text, _)) = table.string("key", "\"source\"") else { return Key::Source };
-    // What is the source on ingress is the destination on egress.
-    if text == "destination" {
+fn key(table: &mut Table<'_, '_>, direction: Direction) -> Key {
+    let Some((text, span)) = table.string("key", "\"source\"") else { return Key::Source };
+    // The address on the other side: the source of what comes in, the destination of what goes out.
+    let (other_side, own) = match direction {
+        Direction::Ingress => ("source", "destination"),
+        Direction::Egress => ("destination", "source"),
+    };
+    if text == own {
+        let message = format!("on {} every packet has this host's own address as its {own}", direction_name(direction));
+        table.problems.error(span, message, format!("write key = {other_side:?}"));
         return Key::Source;
     }
-    table.word("key", Key::WORDS).unwrap_or(Key::Source)
+    if text == other_side { Key::Source } else { table.word("key", Key::WORDS).unwrap_or(Key::Source) }
+}
+
+fn direction_name(direction: Direction) -> &'static str {
+    DIRECTIONS.iter().find(|(_, known)| *known == direction).map_or("", |(name, _)| name)
 }
 
 fn ports(table: &mut Table<'_, '_>) -> Option<PortSet> {
@@ -153,9 +168,20 @@ fn action(table: &mut Table<'_, '_>, direction: Direction, algorithm: Algorithm)
     let words =
         &[("drop", Action::Drop), ("observe", Action::Observe), ("reject", Action::Reject), ("shape", Action::Shape)];
     let Some(value) = table.value("action") else { return Action::Drop };
-    let is_mark = value.get_ref().as_str() == Some("mark") || value.get_ref().is_table();
-    let action = if is_mark { None } else { table.word("action", words) };
-    if action == Some(Action::Shape) {
+    if value.get_ref().as_str() == Some("mark") {
+        return Action::Mark(Mark::DEFAULT);
+    }
+    if let DeValue::Table(content) = value.get_ref() {
+        let mut inner = Table::new(content, value.span(), "action", table.problems);
+        let mark = inner.value("mark").map(|value| mark(&mut inner, value));
+        if mark.is_none() {
+            inner.problems.error(value.span(), "this is no action", MARK_HELP);
+        }
+        inner.finish();
+        return Action::Mark(mark.unwrap_or(Mark::DEFAULT));
+    }
+    let action = table.word("action", words).unwrap_or(Action::Drop);
+    if action == Action::Shape {
         if direction == Direction::Ingress {
             table.problems.error(
                 value.span(),
@@ -171,15 +197,25 @@ fn action(table: &mut Table<'_, '_>, direction: Direction, algorithm: Algorithm)
             );
         }
     }
-    if is_mark || matches!(action, Some(Action::Reject | Action::Shape)) {
-        let what = if is_mark {
-            "action = \"mark\"".to_owned()
-        } else {
-            format!("action = {:?}", value.get_ref().as_str().unwrap_or(""))
-        };
-        not_yet(table, "action", &what);
+    action
+}
+
+const MARK_HELP: &str = "write \"mark\", or action = { mark = { mark = 1, dscp = 8 } }";
+
+/// What a packet is marked with: one of the two at least.
+fn mark(table: &mut Table<'_, '_>, value: Value<'_>) -> Mark {
+    let DeValue::Table(content) = value.get_ref() else {
+        table.problems.error(value.span(), "a mark is a table", MARK_HELP);
+        return Mark::DEFAULT;
+    };
+    let mut inner = Table::new(content, value.span(), "mark", table.problems);
+    let mark = inner.number("mark", 0, u64::from(u32::MAX)).map(|mark| mark as u32);
+    let dscp = inner.number("dscp", 0, LARGEST_DSCP).map(|dscp| dscp as u8);
+    if mark.is_none() && dscp.is_none() {
+        inner.problems.error(value.span(), "this marks nothing", MARK_HELP);
     }
-    action.unwrap_or(Action::Drop)
+    inner.finish();
+    Mark { mark, dscp }
 }
 
 fn throttle(table: &mut Table<'_, '_>) -> Throttle {
@@ -206,14 +242,36 @@ fn throttle(table: &mut Table<'_, '_>) -> Throttle {
             soft.map_or(Throttle::Hard, Throttle::Soft)
         }
         DeValue::Table(content) if content.contains_key("elastic") => {
-            not_yet(table, "throttle", "throttle = { elastic = … }");
-            Throttle::Hard
+            let mut inner = Table::new(content, value.span(), "throttle", table.problems);
+            let elastic = inner.value("elastic").and_then(|value| up_to(&mut inner, value));
+            inner.finish();
+            elastic.map_or(Throttle::Hard, Throttle::Elastic)
         }
         _ => {
             table.problems.error(value.span(), "this is no way to throttle", help);
             Throttle::Hard
         }
     }
+}
+
+/// How many times the limit an elastic one gives while the host has room.
+fn up_to(table: &mut Table<'_, '_>, value: Value<'_>) -> Option<Multiplier> {
+    const HELP: &str = "write { elastic = { up_to = 3.0 } }";
+    let DeValue::Table(content) = value.get_ref() else {
+        table.problems.error(value.span(), "elastic says up to how many times the limit", HELP);
+        return None;
+    };
+    let mut inner = Table::new(content, value.span(), "elastic", table.problems);
+    inner.required("up_to", "3.0");
+    let up_to = inner.value("up_to").and_then(|value| {
+        let times = float(value).filter(|times| *times > 1.0 && *times <= 1_000.0).and_then(Multiplier::new);
+        if times.is_none() {
+            inner.problems.error(value.span(), "up_to is a number above 1, at most 1000", HELP);
+        }
+        times
+    });
+    inner.finish();
+    up_to
 }
 
 fn burst(table: &mut Table<'_, '_>, unit: Unit, algorithm: Algorithm) -> Option<u64> {
@@ -296,6 +354,30 @@ fn combinations(
             );
         }
     }
+}
+
+/// What waits longer than `fq` allows is dropped after it has been counted as passed.
+fn check_queue(table: &mut Table<'_, '_>, rate: Rate, burst: u64) {
+    let longest = rate.nanoseconds_for(burst);
+    if longest > FQ_HORIZON_NANOSECONDS {
+        let said = if table.value("burst").is_some() { "burst" } else { "rate" };
+        let span = table.span_of(said);
+        let seconds = longest / 1_000_000_000;
+        let message = format!("a full queue would take {seconds} s to send, and fq drops what waits longer than 10 s");
+        table.problems.warning(span, message, "write a smaller burst, or give fq a longer horizon");
+    }
+}
+
+/// An action and a throttle that do not go together.
+fn check_action(table: &mut Table<'_, '_>, action: Action, throttle: Throttle) {
+    let why = match action {
+        _ if throttle == Throttle::Hard => return,
+        Action::Mark(_) => "a limit that marks refuses nothing, so there is nothing to let through above it",
+        Action::Shape => "a limit that shapes sends at a constant rate, so nothing passes above it",
+        Action::Drop | Action::Observe | Action::Reject => return,
+    };
+    let span = table.span_of("throttle");
+    table.problems.error(span, why, "leave out throttle, or set action = \"drop\"");
 }
 
 fn check_rates(

@@ -6,7 +6,7 @@ mod agent;
 mod class;
 mod limit;
 pub mod policy;
-mod prefix;
+pub mod prefix;
 pub mod report;
 pub mod ssh;
 mod table;
@@ -21,7 +21,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use self::policy::{
-    Action, AgentConfig, Algorithm, Config, Direction, InterfacePattern, Key, Limit, Mode, OnExit, OnFull,
+    Action, AgentConfig, Algorithm, Attach, Config, Direction, InterfacePattern, Key, Limit, Mode, OnExit, OnFull,
     ProtocolFilter, Rate, Service, Throttle, Unit,
 };
 use self::report::{Placed, Problems, Report, Span};
@@ -188,6 +188,11 @@ fn check_limits(limits: &[limit::ReadLimit], agent: &AgentConfig, agent_span: Sp
                 message,
                 "give one of them another name: it is the label in counters",
             );
+        }
+        let is_xdp = matches!(agent.attach, Attach::Native | Attach::Generic);
+        if read.limit.direction == Direction::Ingress && matches!(read.limit.action, Action::Mark(_)) && is_xdp {
+            let message = format!("limit {:?} marks what comes in, and XDP cannot mark packets", read.limit.name);
+            problems.error(read.name_span.clone(), message, "set attach = \"auto\" or \"tc\"");
         }
         if read.limit.action == Action::Observe && agent.mode == Mode::Observe {
             let message = format!("limit {:?} only observes, and so does the whole agent", read.limit.name);

@@ -363,6 +363,15 @@ impl Limit {
         }
     }
 
+    /// What it counts by, as an operator writes it.
+    #[must_use]
+    pub fn key_name(&self) -> String {
+        match (self.key, self.direction) {
+            (Key::Source, Direction::Egress) => "destination".to_owned(),
+            (key, _) => key.to_string(),
+        }
+    }
+
     /// All rates as the operator wrote them.
     #[must_use]
     pub fn rate_text(&self) -> String {
@@ -421,10 +430,15 @@ pub enum Action {
 /// How a packet is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The packet's mark inside this host.
-    pub mark: u32,
+    /// The packet's mark inside this host, if it is to be set.
+    pub mark: Option<u32>,
     /// Its code point on the wire, if it is to be changed.
     pub dscp: Option<u8>,
+}
+
+impl Mark {
+    /// The mark 1, and the code point of lower effort, CS1 (RFC 3662).
+    pub const DEFAULT: Self = Self { mark: Some(1), dscp: Some(8) };
 }
 
 /// Ports, as ranges that neither touch nor overlap.

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 pub const DEFAULT_SOCKET: &str = "/run/weir/control.sock";
 
 /// What can be asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// [`crate::stats::Status`].
@@ -35,6 +35,47 @@ pub enum Request {
         /// Whose state to forget.
         source: IpAddr,
     },
+    /// [`Reset`].
+    ResetLimit {
+        /// The limit whose state to forget, for every key.
+        limit: String,
+    },
+    /// [`Banned`].
+    Ban {
+        /// What to ban, all of it or nothing.
+        orders: Vec<BanOrder>,
+    },
+    /// [`Unbanned`].
+    Unban {
+        /// The prefix, as it was banned.
+        cidr: String,
+    },
+    /// A list of [`crate::stats::BansRow`].
+    Bans,
+}
+
+/// A prefix to ban.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BanOrder {
+    /// An address or a prefix.
+    pub cidr: String,
+    /// For how long; `null` until it is lifted.
+    pub for_seconds: Option<f64>,
+}
+
+/// What came of banning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Banned {
+    /// Prefixes that are banned now.
+    pub banned: u64,
+}
+
+/// What came of lifting a ban.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unbanned {
+    /// Whether there was one of exactly this prefix.
+    pub was_banned: bool,
 }
 
 /// What came of a reset.
@@ -55,4 +96,6 @@ enum Response {
 }
 
 /// The longest request, in bytes.
-const LONGEST_REQUEST: u64 = 64 * 1024;
+const LONGEST_REQUEST: u64 = 256 * 1024;
+/// The most prefixes in one request; as many fit into the longest.
+pub const MOST_ORDERS: usize = 2_000;

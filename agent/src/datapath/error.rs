@@ -8,6 +8,8 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 use thiserror::Error;
 
+use super::traffic_control::TcAttachError;
+
 /// Loading or reading failed.
 #[derive(Debug, Error)]
 pub enum LoadError {
@@ -121,7 +123,7 @@ fn kernel(what: &str) -> LoadError {
 }
 
 /// The system's error number at the bottom of an error, if there is one.
-fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(number) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
@@ -153,7 +155,7 @@ pub enum AttachError {
     },
     /// The driver cannot.
     #[error(
-        "the driver of {interface} does not do native XDP here: {reason}; set attach = \"generic\" if its cost is acceptable"
+        "the driver of {interface} does not do native XDP here: {reason}; set attach = \"auto\" for traffic control, or \"generic\" if its cost is acceptable"
     )]
     NotNative {
         /// Which interface.
@@ -161,11 +163,35 @@ pub enum AttachError {
         /// What the kernel said, and what helps.
         reason: String,
     },
+    /// Its frames are not what a program expects.
+    #[error("{interface} cannot be held: {source}")]
+    NoLink {
+        /// Which interface.
+        interface: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A tunnel, and XDP asked for by name.
+    #[error(
+        "the frames of {interface} have no Ethernet header, which XDP takes for granted: set attach = \"auto\" or \"tc\""
+    )]
+    NoEthernet {
+        /// Which interface.
+        interface: String,
+    },
     /// No permission.
     #[error("attaching to {interface} is not permitted: run as root, or with CAP_NET_ADMIN and CAP_BPF")]
     NotPermitted {
         /// Which interface.
         interface: String,
+    },
+    /// Traffic control refused.
+    #[error("attaching to {interface} by traffic control failed: {source}")]
+    TrafficControl {
+        /// Which interface.
+        interface: String,
+        /// What the kernel said.
+        source: TcAttachError,
     },
     /// Anything else.
     #[error("attaching to {interface} failed: {source}")]
@@ -189,6 +215,25 @@ pub enum AttachError {
 }
 
 impl AttachError {
+    /// A link that cannot be pinned.
+    pub(super) fn pin(interface: &str, reason: &dyn std::fmt::Display) -> Self {
+        Self::Pin { interface: interface.to_owned(), reason: reason.to_string() }
+    }
+
+    /// Whether another hook may do where this one does not.
+    pub(super) const fn is_of_the_hook(&self) -> bool {
+        matches!(self, Self::Taken { .. } | Self::NotNative { .. })
+    }
+
+    /// Sorts out what attaching by traffic control can fail of.
+    pub(super) fn from_tc(interface: &str, error: TcAttachError) -> Self {
+        let interface = interface.to_owned();
+        match errno(&error) {
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
+            _ => Self::TrafficControl { interface, source: error },
+        }
+    }
+
     /// Sorts out what attaching can fail of.
     pub(super) fn from_program(interface: &str, error: ProgramError) -> Self {
         let interface = interface.to_owned();

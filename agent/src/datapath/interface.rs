@@ -1,12 +1,18 @@
 //! Interfaces and the hooks on them.
 
-use aya::programs::Xdp;
+use std::path::Path;
+
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
+use aya::programs::{SchedClassifier, Xdp};
+use common::packet::{Direction, Link};
 use serde::{Deserialize, Serialize};
 
-use super::Datapath;
 use super::error::{AttachError, LoadError};
+use super::pins::{Holder, Hook};
+use super::traffic_control::TcHold;
+use super::{Datapath, Entry, device, traffic_control};
+use crate::config::policy::Attach;
 
 /// How a program is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +22,8 @@ pub enum AttachMode {
     Native,
     /// By the kernel for any driver: as slow as what comes after it.
     Generic,
+    /// In the network stack, by traffic control.
+    Tc,
 }
 
 /// A hook that is ours.
@@ -27,11 +35,13 @@ pub struct Attached {
     pub index: u32,
     /// How.
     pub mode: AttachMode,
+    hook: Hook,
+    holder: Holder,
     /// Whether this agent attached it, and not one before.
     is_new: bool,
     /// Keeps the hook as long as it lives; the pin keeps it longer.
     #[expect(dead_code, reason = "held for what dropping it does")]
-    link: FdLink,
+    link: Option<FdLink>,
 }
 
 impl std::fmt::Display for AttachMode {
@@ -39,55 +49,116 @@ impl std::fmt::Display for AttachMode {
         formatter.write_str(match self {
             Self::Native => "native",
             Self::Generic => "generic",
+            Self::Tc => "tc",
         })
     }
 }
 
-impl AttachMode {
-    /// What the hook's pin is called: a link does not tell its mode, and `status` has to.
-    const fn hook(self) -> &'static str {
-        match self {
-            Self::Native => "xdp",
-            Self::Generic => "xdpgeneric",
-        }
-    }
-
-    const fn other(self) -> Self {
-        match self {
-            Self::Native => Self::Generic,
-            Self::Generic => Self::Native,
-        }
-    }
-}
-
 impl Datapath {
-    /// Attaches the policy to an interface, in place of the one that an earlier agent left there.
+    /// Attaches the policy to an interface, in place of the one that an earlier agent left there. Returns what an
+    /// operator should know of it.
     ///
     /// # Errors
     ///
     /// When the interface does not exist, its hook is taken or its driver cannot.
-    pub fn attach(&mut self, interface: &str, mode: AttachMode) -> Result<(), AttachError> {
+    pub fn attach(&mut self, interface: &str, attach: Attach) -> Result<Option<String>, AttachError> {
         let index = nix::net::if_::if_nametoindex(interface)
             .map_err(|_| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })?;
-        let pin = self.pins.link(interface, mode.hook());
+        let link = device::link(interface)
+            .map_err(|source| AttachError::NoLink { interface: interface.to_owned(), source })?;
+        if self.direction() == Direction::Egress {
+            self.attach_tc(interface, index, link)?;
+            return Ok(None);
+        }
+        match (attach, link) {
+            (Attach::Native | Attach::Generic, Link::RawIp) => {
+                return Err(AttachError::NoEthernet { interface: interface.to_owned() });
+            }
+            (Attach::Generic, Link::Ethernet) => self.attach_xdp(interface, index, XdpMode::Skb)?,
+            (Attach::Native, Link::Ethernet) => self.attach_xdp(interface, index, XdpMode::Driver)?,
+            (Attach::Tc, _) => self.attach_tc(interface, index, link)?,
+            (Attach::Auto, Link::RawIp) => {
+                self.attach_tc(interface, index, link)?;
+                return Ok(Some(format!("{interface} is held by traffic control: its frames have no Ethernet header")));
+            }
+            (Attach::Auto, Link::Ethernet) if self.settings.mark_in_use != 0 => {
+                self.attach_tc(interface, index, link)?;
+                return Ok(Some(format!("{interface} is held by traffic control: XDP cannot mark packets")));
+            }
+            (Attach::Auto, Link::Ethernet) => match self.attach_xdp(interface, index, XdpMode::Driver) {
+                Err(reason) if reason.is_of_the_hook() => {
+                    self.attach_tc(interface, index, link)?;
+                    return Ok(Some(format!("{interface} is held by traffic control, which costs more: {reason}")));
+                }
+                attached => attached?,
+            },
+        }
+        Ok(None)
+    }
+
+    fn attach_xdp(&mut self, interface: &str, index: u32, mode: XdpMode) -> Result<(), AttachError> {
+        self.prepare(Entry::Xdp)?;
+        let (mode, hook, other, told) = match mode {
+            XdpMode::Skb => (mode, Hook::XdpGeneric, Hook::Xdp, AttachMode::Generic),
+            _ => (XdpMode::Driver, Hook::Xdp, Hook::XdpGeneric, AttachMode::Native),
+        };
+        let pin = self.pins.hook(interface, hook, Holder::Link);
         // An interface has one XDP hook. Only where the operator asked for another mode is there a gap.
-        let _ = std::fs::remove_file(self.pins.link(interface, mode.other().hook()));
-        let program = self.xdp_mut()?;
+        let _ = std::fs::remove_file(self.pins.hook(interface, other, Holder::Link));
+        let program: &mut Xdp = self.program(Entry::Xdp)?;
         let (link, is_new) = match take_over(program, &pin) {
             Some(link) => (link, false),
             None => {
-                let mode = match mode {
-                    AttachMode::Native => XdpMode::Driver,
-                    AttachMode::Generic => XdpMode::Skb,
-                };
                 let link = program
                     .attach_to_if_index(index, mode)
                     .and_then(|id| program.take_link(id))
                     .map_err(|error| AttachError::from_program(interface, error))?;
+                let link = FdLink::try_from(link).map_err(|error| AttachError::pin(interface, &error))?;
                 (pinned(link, &pin, interface)?, true)
             }
         };
-        self.attached.push(Attached { interface: interface.to_owned(), index, mode, is_new, link });
+        self.attached.push(Attached {
+            interface: interface.to_owned(),
+            index,
+            mode: told,
+            hook,
+            holder: Holder::Link,
+            is_new,
+            link: Some(link),
+        });
+        Ok(())
+    }
+
+    fn attach_tc(&mut self, interface: &str, index: u32, link: Link) -> Result<(), AttachError> {
+        let entry = match link {
+            Link::Ethernet => Entry::Tc,
+            Link::RawIp => Entry::TcIp,
+        };
+        self.prepare(entry)?;
+        let direction = self.direction();
+        let hook = match direction {
+            Direction::Ingress => Hook::TcIngress,
+            Direction::Egress => Hook::TcEgress,
+        };
+        let holder = if traffic_control::has_tcx() { Holder::Link } else { Holder::Filter };
+        let pin = self.pins.hook(interface, hook, holder);
+        let program: &mut SchedClassifier = self.program(entry)?;
+        let (held, is_new) = traffic_control::attach(program, interface, direction, &pin)
+            .map_err(|error| AttachError::from_tc(interface, error))?;
+        let link = match held {
+            TcHold::Link(link) if is_new => Some(pinned(link, &pin, interface)?),
+            TcHold::Link(link) => Some(link),
+            TcHold::Filter => None,
+        };
+        self.attached.push(Attached {
+            interface: interface.to_owned(),
+            index,
+            mode: AttachMode::Tc,
+            hook,
+            holder,
+            is_new,
+            link,
+        });
         Ok(())
     }
 
@@ -109,24 +180,61 @@ impl Datapath {
 
     /// Undoes what this agent did: what an earlier one left in force stays.
     pub fn abandon(self) {
-        for attached in self.attached.iter().filter(|attached| attached.is_new) {
-            let _ = std::fs::remove_file(self.pins.link(&attached.interface, attached.mode.hook()));
+        for held in self.pins.hooks() {
+            let is_ours = |attached: &&Attached| attached.is_new && attached.holds(held.hook, &held.interface);
+            if self.attached.iter().any(|attached| is_ours(&attached)) {
+                // What cannot be undone is taken over by the next agent; the failure itself is what is told.
+                let _ = held.release();
+            }
         }
         self.pins.clear_unless_linked();
     }
 
-    /// Detaches from interfaces that an earlier agent held and this one does not.
-    pub fn release_others(&self, wanted: &[String]) {
-        for (_, interface, path) in self.pins.links() {
-            if !wanted.contains(&interface) {
-                let _ = std::fs::remove_file(path);
-            }
+    /// What should be known of how packets leave, as things are now.
+    #[must_use]
+    pub fn queueing_notes(&self) -> Vec<String> {
+        if self.settings.shape_in_use == 0 {
+            return Vec::new();
+        }
+        self.attached
+            .iter()
+            .filter_map(|attached| {
+                let kinds = device::queueing(attached.index).unwrap_or_default();
+                let is_fair = !kinds.is_empty() && kinds.iter().all(|kind| kind == "fq" || kind == "mq");
+                (!is_fair || !kinds.iter().any(|kind| kind == "fq")).then(|| {
+                    let name = &attached.interface;
+                    let present = if kinds.is_empty() { "none".to_owned() } else { kinds.join(", ") };
+                    format!(
+                        "{name} does not space packets out, since its queueing discipline is {present} and not fq: what \
+                         is above a limit that shapes is still dropped; for spacing, tc qdisc replace dev {name} root fq"
+                    )
+                })
+            })
+            .collect()
+    }
+}
+
+impl Attached {
+    fn holds(&self, hook: Hook, interface: &str) -> bool {
+        self.hook == hook && self.interface == interface
+    }
+}
+
+/// Detaches what an earlier agent held and none of these does.
+pub fn release_others(in_force: &[&Datapath]) {
+    for held in in_force.first().map(|datapath| datapath.pins.hooks()).unwrap_or_default() {
+        let is_wanted = in_force.iter().flat_map(|datapath| &datapath.attached).any(|attached| {
+            attached.holds(held.hook, &held.interface) && attached.holder == held.holder
+        });
+        if !is_wanted {
+            // A pin that stays is found by the next agent; the limits of this one are in force.
+            let _ = held.release();
         }
     }
 }
 
 /// The link that an earlier agent pinned, now with our program: replaced at once, so that no packet slips through.
-fn take_over(program: &mut Xdp, pin: &std::path::Path) -> Option<FdLink> {
+fn take_over(program: &mut Xdp, pin: &Path) -> Option<FdLink> {
     let link = PinnedLink::from_pin(pin).ok()?;
     let link = XdpLink::try_from(FdLink::from(link)).ok()?;
     let link = program.attach_to_link(link).and_then(|id| program.take_link(id)).ok();
@@ -137,10 +245,8 @@ fn take_over(program: &mut Xdp, pin: &std::path::Path) -> Option<FdLink> {
     FdLink::try_from(link?).ok()
 }
 
-fn pinned(link: XdpLink, pin: &std::path::Path, interface: &str) -> Result<FdLink, AttachError> {
-    let fail = |reason: String| AttachError::Pin { interface: interface.to_owned(), reason };
-    let link = FdLink::try_from(link).map_err(|error| fail(error.to_string()))?;
-    Ok(link.pin(pin).map_err(|error| fail(error.to_string()))?.into())
+fn pinned(link: FdLink, pin: &Path, interface: &str) -> Result<FdLink, AttachError> {
+    Ok(link.pin(pin).map_err(|error| AttachError::pin(interface, &error))?.into())
 }
 
 /// Names of this host's interfaces.

@@ -4,24 +4,29 @@
 //! rings, the sightings) is shared by all programs through pins in bpffs. Replacing a policy is therefore one atomic
 //! replacement of the program behind each link, and a packet sees the old policy or the new one.
 
+mod bans;
+mod device;
 mod error;
 mod interface;
 mod pins;
 mod sources;
+mod traffic_control;
 
+pub use bans::{BanEntry, Bans};
 pub use error::{AttachError, LoadError};
-pub use interface::{AttachMode, Attached, default_route_interfaces, names as interface_names};
+pub use interface::{AttachMode, Attached, default_route_interfaces, names as interface_names, release_others};
 pub use pins::{Inherited, PinDirectory};
 pub use sources::{SlotView, Sources};
 
 use aya::maps::lpm_trie::Key as TrieKey;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray};
-use aya::programs::Xdp;
+use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use common::counters::{Counters, Sighted, TableCounters};
 use common::key::{HashSeed, Key};
+use common::packet::Direction;
 use common::rule::Rule;
-use common::settings::{PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use common::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
 
 use crate::compile::Image;
 
@@ -31,11 +36,36 @@ pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), 
 /// How many busy or refused keys are remembered for people to look at.
 const SIGHTINGS: u32 = 16_384;
 
+/// The most prefixes that can be banned.
+const MOST_BANS: u32 = 1 << 20;
+
+/// The entry points of the object. Each is verified only when it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// XDP.
+    Xdp,
+    /// Traffic control, frames with an Ethernet header.
+    Tc,
+    /// Traffic control, frames that are IP packets.
+    TcIp,
+}
+
+impl Entry {
+    const fn name(self, settings: &Settings) -> &'static str {
+        match self {
+            Self::Xdp if settings.multi_buffer != 0 => "weir_xdp",
+            Self::Xdp => "weir_xdp_linear",
+            Self::Tc => "weir_tc",
+            Self::TcIp => "weir_tc_ip",
+        }
+    }
+}
+
 /// A loaded policy and where it is attached.
 pub struct Datapath {
     ebpf: Ebpf,
+    image: Image,
     settings: Settings,
-    counters: u32,
     sources: Sources,
     attached: Vec<Attached>,
     pins: PinDirectory,
@@ -47,15 +77,15 @@ impl Datapath {
     /// # Errors
     ///
     /// When the kernel lacks something, a capability is missing, or the verifier refuses; nothing is left behind.
-    pub fn load(image: &Image, pins: PinDirectory) -> Result<Self, LoadError> {
-        let loaded = Self::load_on(image, &pins);
+    pub fn load(image: Image, pins: &PinDirectory) -> Result<Self, LoadError> {
+        let loaded = Self::load_on(image, pins);
         if loaded.is_err() {
             pins.clear_unless_linked();
         }
         loaded
     }
 
-    fn load_on(image: &Image, pins: &PinDirectory) -> Result<Self, LoadError> {
+    fn load_on(image: Image, pins: &PinDirectory) -> Result<Self, LoadError> {
         if OBJECT.is_empty() {
             return Err(LoadError::NoObject);
         }
@@ -72,23 +102,22 @@ impl Datapath {
             .override_global("SETTINGS", &settings, true)
             .map_max_entries("RULES", (image.rules.len() as u32).max(1))
             .map_max_entries("PORTS", ports)
+            .map_max_entries("MARKS", (image.marks.len() as u32).max(1))
             .map_max_entries("PREFIXES", (image.prefixes.len() as u32).max(1))
+            .map_max_entries("BANS", MOST_BANS)
             .map_max_entries("SOURCES", settings.shape.elements())
             .map_max_entries("RINGS", rings)
             .map_max_entries("COUNTERS", image.counters())
             .map_max_entries("SIGHTINGS", SIGHTINGS);
-        for map in pins::SHARED_MAPS {
+        for map in pins::SHARED_MAPS.iter().chain(&[pins::BANS]) {
             loader.map_pin_path(map, pins.map(map));
         }
         let mut ebpf = loader.load(OBJECT).map_err(LoadError::from_aya)?;
-        write_policy(&mut ebpf, image)?;
-        let name = xdp_name(&settings);
-        let program: &mut Xdp = ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into()?;
-        program.load().map_err(|error| LoadError::from_program(name, error))?;
+        write_policy(&mut ebpf, &image)?;
         let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
         table.set(0, TableIdentity::of(&settings), 0)?;
-        let sources = Sources::map(array_of(&ebpf, "SOURCES")?, settings)?;
-        Ok(Self { ebpf, settings, counters: image.counters(), sources, attached: Vec::new(), pins: pins.clone() })
+        let sources = Sources::map(array_of(&ebpf, "SOURCES")?, array_of(&ebpf, "RINGS")?, settings)?;
+        Ok(Self { ebpf, image, settings, sources, attached: Vec::new(), pins: pins.clone() })
     }
 
     /// The counters of every row, summed over CPUs.
@@ -98,7 +127,7 @@ impl Datapath {
     /// When the map cannot be read.
     pub fn counters(&self) -> Result<Vec<Counters>, LoadError> {
         let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
-        (0..self.counters)
+        (0..self.image.counters())
             .map(|row| Ok(map.get(&row, 0)?.iter().fold(Counters::default(), |sum, cpu| sum.plus(*cpu))))
             .collect()
     }
@@ -144,20 +173,16 @@ impl Datapath {
         &self.sources
     }
 
+    /// The policy.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
     /// The constants in force.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
-    }
-
-    /// The ring of a log rule in the slot with this number.
-    #[must_use]
-    pub fn ring(&self, slot: u32, rule: &Rule) -> Vec<u64> {
-        let first = slot * self.settings.ring_words + u32::from(rule.ring);
-        let Some(map) = self.ebpf.map("RINGS").and_then(|map| Array::<_, u64>::try_from(map).ok()) else {
-            return Vec::new();
-        };
-        (first..first + rule.most as u32).map_while(|word| map.get(&word, 0).ok()).collect()
     }
 
     /// Tells the kernel what changes while a policy is in force, in one map write.
@@ -170,29 +195,62 @@ impl Datapath {
         Ok(map.set(0, runtime, 0)?)
     }
 
-    /// The XDP program, for running it on given packets.
+    /// Which packets the policy is for.
+    #[must_use]
+    pub const fn direction(&self) -> Direction {
+        if self.settings.is_egress != 0 { Direction::Egress } else { Direction::Ingress }
+    }
+
+    /// What is banned, for reading and changing it.
     ///
     /// # Errors
     ///
-    /// When the object is not ours.
-    pub fn xdp(&self) -> Result<&Xdp, LoadError> {
-        Ok(self.ebpf.program(xdp_name(&self.settings)).ok_or(LoadError::ForeignObject)?.try_into()?)
+    /// When the map is not ours.
+    pub fn bans(&mut self) -> Result<Bans<'_>, LoadError> {
+        Bans::of(map_mut(&mut self.ebpf, pins::BANS)?)
     }
 
-    fn xdp_mut(&mut self) -> Result<&mut Xdp, LoadError> {
-        Ok(self.ebpf.program_mut(xdp_name(&self.settings)).ok_or(LoadError::ForeignObject)?.try_into()?)
+    /// Has the kernel verify an entry point, unless it has.
+    ///
+    /// # Errors
+    ///
+    /// When it refuses.
+    pub fn prepare(&mut self, entry: Entry) -> Result<(), LoadError> {
+        let name = entry.name(&self.settings);
+        match self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)? {
+            Program::Xdp(program) if program.fd().is_err() => program.load(),
+            Program::SchedClassifier(program) if program.fd().is_err() => program.load(),
+            _ => Ok(()),
+        }
+        .map_err(|error| LoadError::from_program(name, error))
     }
-}
 
-/// The entry point for this kernel.
-const fn xdp_name(settings: &Settings) -> &'static str {
-    if settings.multi_buffer != 0 { "weir_xdp" } else { "weir_xdp_linear" }
+    /// Runs the prepared XDP program on given packets.
+    ///
+    /// # Errors
+    ///
+    /// When the object is not ours, or the program not prepared.
+    pub fn test_xdp(&self, options: TestRunOptions<'_>) -> Result<TestRunResult, LoadError> {
+        let program = self.ebpf.program(Entry::Xdp.name(&self.settings)).ok_or(LoadError::ForeignObject)?;
+        Ok(<&Xdp>::try_from(program)?.test_run(options)?)
+    }
+
+    fn program<'e, P>(&'e mut self, entry: Entry) -> Result<P, LoadError>
+    where
+        P: TryFrom<&'e mut Program, Error = ProgramError>,
+    {
+        Ok(self.ebpf.program_mut(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)?.try_into()?)
+    }
 }
 
 fn write_policy(ebpf: &mut Ebpf, image: &Image) -> Result<(), LoadError> {
     let mut rules = Array::<_, Rule>::try_from(map_mut(ebpf, "RULES")?)?;
     for (row, rule) in (0u32..).zip(&image.rules) {
         rules.set(row, rule, 0)?;
+    }
+    let mut marks = Array::<_, Mark>::try_from(map_mut(ebpf, "MARKS")?)?;
+    for (row, mark) in (0u32..).zip(&image.marks) {
+        marks.set(row, mark, 0)?;
     }
     let mut ports = Array::<_, PortSpans>::try_from(map_mut(ebpf, "PORTS")?)?;
     for (port, spans) in (0u32..).zip(&image.ports) {

@@ -6,10 +6,99 @@ use std::path::{Path, PathBuf};
 use aya::maps::{Array, Map, MapData};
 use common::settings::{Settings, TableIdentity};
 
+use common::packet::Direction;
+
 use super::error::LoadError;
+use super::traffic_control;
 
 /// What all policies share; [`TableIdentity::VERSION`] changes when what they hold means something else.
 pub(super) const SHARED_MAPS: [&str; 4] = ["SOURCES", "RINGS", "SIGHTINGS", "TABLE"];
+
+/// What outlives policies and tables alike.
+pub(super) const BANS: &str = "BANS";
+
+/// A place in the kernel where a packet comes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// In the driver.
+    Xdp,
+    /// Before the network stack, for any driver. An interface has this or [`Hook::Xdp`].
+    XdpGeneric,
+    /// In the network stack, coming in.
+    TcIngress,
+    /// In the network stack, going out.
+    TcEgress,
+}
+
+/// What holds a program at its hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A link, which is gone with its last pin.
+    Link,
+    /// A filter, which has to be removed.
+    Filter,
+}
+
+/// A hook that is held, and what is pinned for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinnedHook {
+    /// Where in the kernel.
+    pub hook: Hook,
+    /// By what.
+    pub holder: Holder,
+    /// Of which interface.
+    pub interface: String,
+    /// The pin.
+    pub path: PathBuf,
+}
+
+impl Hook {
+    const ALL: [Self; 4] = [Self::Xdp, Self::XdpGeneric, Self::TcIngress, Self::TcEgress];
+
+    /// As it is in the pin's name: a link does not tell its mode, and `status` has to.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::XdpGeneric => "xdpgeneric",
+            Self::TcIngress => "tcingress",
+            Self::TcEgress => "tcegress",
+        }
+    }
+
+    /// Which way packets go there.
+    #[must_use]
+    pub const fn direction(self) -> Direction {
+        match self {
+            Self::Xdp | Self::XdpGeneric | Self::TcIngress => Direction::Ingress,
+            Self::TcEgress => Direction::Egress,
+        }
+    }
+}
+
+impl Holder {
+    const ALL: [Self; 2] = [Self::Link, Self::Filter];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Link => "link",
+            Self::Filter => "filter",
+        }
+    }
+}
+
+impl PinnedHook {
+    /// Detaches it.
+    ///
+    /// # Errors
+    ///
+    /// When the pin cannot be removed.
+    pub fn release(&self) -> Result<(), LoadError> {
+        if self.holder == Holder::Filter {
+            traffic_control::remove_filter(&self.interface, self.hook.direction());
+        }
+        remove(&self.path)
+    }
+}
 
 /// A directory of bpffs that is Weir's own.
 #[derive(Clone, Debug)]
@@ -46,22 +135,28 @@ impl PinDirectory {
         self.0.join(name)
     }
 
-    /// Where the link of a hook of an interface is pinned.
+    /// Where what holds a hook of an interface is pinned: its link, or the program of a filter.
     #[must_use]
-    pub fn link(&self, interface: &str, hook: &str) -> PathBuf {
-        self.0.join(format!("link-{hook}-{interface}"))
+    pub fn hook(&self, interface: &str, hook: Hook, holder: Holder) -> PathBuf {
+        self.0.join(format!("{}-{}-{interface}", holder.name(), hook.name()))
     }
 
-    /// The links that are pinned, as (hook, interface, path).
+    /// The hooks that are held.
     #[must_use]
-    pub fn links(&self) -> Vec<(String, String, PathBuf)> {
+    pub fn hooks(&self) -> Vec<PinnedHook> {
         let Ok(entries) = fs::read_dir(&self.0) else { return Vec::new() };
         entries
             .filter_map(Result::ok)
             .filter_map(|entry| {
                 let name = entry.file_name().into_string().ok()?;
-                let (hook, interface) = name.strip_prefix("link-")?.split_once('-')?;
-                Some((hook.to_owned(), interface.to_owned(), entry.path()))
+                let (holder, rest) = name.split_once('-')?;
+                let (hook, interface) = rest.split_once('-')?;
+                Some(PinnedHook {
+                    holder: Holder::ALL.into_iter().find(|known| known.name() == holder)?,
+                    hook: Hook::ALL.into_iter().find(|known| known.name() == hook)?,
+                    interface: interface.to_owned(),
+                    path: entry.path(),
+                })
             })
             .collect()
     }
@@ -94,7 +189,7 @@ impl PinDirectory {
     /// After a failure: takes out what was pinned on the way, unless a policy is in force here. What cannot be taken out
     /// is taken over by the next agent; the failure itself is what is told.
     pub(super) fn clear_unless_linked(&self) {
-        if self.links().is_empty() {
+        if self.hooks().is_empty() {
             let _ = self.clear();
         }
     }
@@ -108,11 +203,11 @@ impl PinDirectory {
     pub fn clear(&self) -> Result<Vec<PathBuf>, LoadError> {
         let mut removed = Vec::new();
         // Links first: packets stop coming before the state they are held to goes.
-        for (_, _, path) in self.links() {
-            remove(&path)?;
-            removed.push(path);
+        for hook in self.hooks() {
+            hook.release()?;
+            removed.push(hook.path);
         }
-        for path in SHARED_MAPS.map(|name| self.map(name)) {
+        for path in SHARED_MAPS.iter().chain(&[BANS]).map(|name| self.map(name)) {
             if path.exists() {
                 remove(&path)?;
                 removed.push(path);

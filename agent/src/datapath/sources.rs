@@ -2,6 +2,7 @@
 
 use aya::maps::MapData;
 use common::key::Key;
+use common::rule::{Algorithm, Rule};
 use common::settings::Settings;
 use common::table::{ELEMENT_WORDS, SLOTS, Shape, Tag, WIDEST_SLOT};
 use common::time::is_alive;
@@ -11,12 +12,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::LoadError;
 
-/// The mapped table.
+/// The mapped table, and the rings of its slots.
 #[derive(Debug)]
 pub struct Sources {
-    memory: MmapRaw,
-    words: usize,
+    table: Words,
+    rings: Words,
     settings: Settings,
+}
+
+/// A map of words, mapped into memory.
+#[derive(Debug)]
+struct Words {
+    memory: MmapRaw,
+    count: usize,
+}
+
+impl Words {
+    fn map(map: &MapData, count: usize) -> Result<Self, LoadError> {
+        let memory = MmapOptions::new()
+            .len(count * size_of::<u64>())
+            .map_raw(map.fd().as_fd().as_raw_fd())
+            .map_err(LoadError::Mmap)?;
+        Ok(Self { memory, count })
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.count, "word {index} of a map of {}", self.count);
+        // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; all access to it, here and in
+        // the kernel, is by atomic or single-copy-atomic operations on aligned words.
+        unsafe { AtomicU64::from_ptr(self.memory.as_mut_ptr().cast::<u64>().add(index)) }
+    }
 }
 
 /// A slot as it was read.
@@ -35,13 +60,12 @@ pub struct SlotView {
 }
 
 impl Sources {
-    pub(super) fn map(map: &MapData, settings: Settings) -> Result<Self, LoadError> {
-        let words = settings.shape.elements() as usize * ELEMENT_WORDS as usize;
-        let memory = MmapOptions::new()
-            .len(words * size_of::<u64>())
-            .map_raw(map.fd().as_fd().as_raw_fd())
-            .map_err(LoadError::Mmap)?;
-        Ok(Self { memory, words, settings })
+    pub(super) fn map(table: &MapData, rings: &MapData, settings: Settings) -> Result<Self, LoadError> {
+        let table = Words::map(table, settings.shape.elements() as usize * ELEMENT_WORDS as usize)?;
+        let slots = settings.shape.all_sets() as usize * SLOTS as usize;
+        // A map has one word at least.
+        let rings = Words::map(rings, (slots * settings.ring_words as usize).max(1))?;
+        Ok(Self { table, rings, settings })
     }
 
     fn shape(&self) -> Shape {
@@ -49,10 +73,19 @@ impl Sources {
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.words, "word {index} of a table of {}", self.words);
-        // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; all access to it, here and in
-        // the kernel, is by atomic or single-copy-atomic operations on aligned words.
-        unsafe { AtomicU64::from_ptr(self.memory.as_mut_ptr().cast::<u64>().add(index)) }
+        self.table.word(index)
+    }
+
+    /// The ring of a log rule in the slot with this number.
+    fn ring(&self, slot: u32, rule: &Rule) -> impl Iterator<Item = &AtomicU64> {
+        let first = slot as usize * self.settings.ring_words as usize + usize::from(rule.ring);
+        (first..first + rule.most as usize).map(|word| self.rings.word(word))
+    }
+
+    /// What is in the ring of a log rule in the slot with this number.
+    #[must_use]
+    pub fn log(&self, slot: u32, rule: &Rule) -> Vec<u64> {
+        self.ring(slot, rule).map(|word| word.load(Ordering::Relaxed)).collect()
     }
 
     /// First word of a set in the mapping.
@@ -104,14 +137,35 @@ impl Sources {
         tracked
     }
 
-    /// Forgets the states of one key: from now on it has its whole allowance. Returns whether it had a slot.
-    pub fn reset(&self, key: &Key, now: u64) -> bool {
+    /// Forgets the states of one key under these rules: from now on it has its whole allowance. Returns whether it had a
+    /// slot.
+    pub fn reset<'r>(&self, key: &Key, rules: impl IntoIterator<Item = &'r Rule>, now: u64) -> bool {
         let Some(view) = self.find(key) else { return false };
-        let set = view.number / SLOTS;
-        let first = self.set(set) + self.shape().slot(view.number % SLOTS) as usize;
-        for nth in 1..self.shape().slot_words as usize {
-            self.word(first + nth).store(now, Ordering::SeqCst);
-        }
+        self.forget(&view, rules, now);
         true
+    }
+
+    /// Forgets the states of every key of a group under these rules; how many keys had one that had not decayed.
+    pub fn reset_all<'r>(&self, group: u32, rules: impl IntoIterator<Item = &'r Rule> + Copy, now: u64) -> u64 {
+        let of_group = self.iter().filter(|view| view.group == group);
+        of_group
+            .filter(|view| {
+                let is_tracked = rules.into_iter().any(|rule| is_alive(view.words[usize::from(rule.position)], now));
+                self.forget(view, rules, now);
+                is_tracked
+            })
+            .count() as u64
+    }
+
+    fn forget<'r>(&self, view: &SlotView, rules: impl IntoIterator<Item = &'r Rule>, now: u64) {
+        let first = self.set(view.number / SLOTS) + self.shape().slot(view.number % SLOTS) as usize;
+        for rule in rules {
+            for word in 0..rule.words() {
+                self.word(first + usize::from(rule.position) + word).store(now, Ordering::SeqCst);
+            }
+            if rule.is(Algorithm::SlidingLog) {
+                self.ring(view.number, rule).for_each(|word| word.store(now, Ordering::SeqCst));
+            }
+        }
     }
 }

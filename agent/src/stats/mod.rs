@@ -2,7 +2,7 @@
 
 mod reader;
 
-pub use reader::{Reader, mapped, monotonic_nanoseconds};
+pub use reader::{Reader, mapped, monotonic_nanoseconds, seconds_until};
 
 use common::counters::Traffic;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,10 @@ pub struct Status {
     pub sources: SourcesStatus,
     /// Packets that came to no limit, and why.
     pub bypass: BypassStatus,
+    /// Prefixes that are banned.
+    pub bans: u64,
+    /// Whether elastic limits give more than their rate at this moment; `null` if none is elastic.
+    pub has_room: Option<bool>,
     /// What an operator should know.
     pub notes: Vec<String>,
 }
@@ -38,7 +42,7 @@ pub struct Status {
 pub struct InterfaceStatus {
     /// Its name.
     pub name: String,
-    /// `native` or `generic`.
+    /// `native`, `generic` or `tc`.
     pub attach: AttachMode,
 }
 
@@ -87,6 +91,8 @@ pub struct BypassStatus {
     pub never_limit: u64,
     /// Refused as malformed.
     pub malformed: u64,
+    /// Refused as banned.
+    pub banned: u64,
 }
 
 /// Packets and bytes.
@@ -128,7 +134,7 @@ impl From<&Limit> for LimitDefinition {
         Self {
             name: limit.name.clone(),
             direction: limit.direction_name().to_owned(),
-            key: limit.key.to_string(),
+            key: limit.key_name(),
             unit: limit.unit.to_string(),
             algorithm: limit.algorithm.to_string(),
             rate: limit.rate_text(),
@@ -149,7 +155,7 @@ pub struct LimitStatus {
     pub throttled: Count,
     /// Would have been.
     pub would_throttle: Count,
-    /// Passed above it, since it is soft or elastic.
+    /// Passed above it, since it is soft or elastic, or marks.
     pub over: Count,
     /// Keys whose allowance is not whole.
     pub keys: u64,
@@ -192,6 +198,16 @@ pub struct BanStatus {
     pub cidr: String,
     /// Until it ends; `null` if it does not.
     pub expires_in_seconds: Option<f64>,
+}
+
+/// One element of `agent bans --json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BansRow {
+    /// The ban.
+    #[serde(flatten)]
+    pub ban: BanStatus,
+    /// Packets it refused.
+    pub throttled_packets: u64,
 }
 
 /// What one limit has left for a source.

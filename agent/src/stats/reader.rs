@@ -2,32 +2,60 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use common::counters::{BYPASS_ROWS, Bypass, Counters, Sighted, Traffic};
+use common::ban::Ban;
+use common::counters::{BYPASS_ROWS, Bypass, Counters, Sighted, TableCounters, Traffic};
 use common::key::Key;
-use common::packet::Address;
+use common::packet::{Address, Direction};
 use common::rule::{Algorithm, Enforcement, KeyKind, Rule, Subject};
 use common::settings::PrefixEntry;
 use common::time::{Ticks, is_alive};
 
-use super::{BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow, Totals};
-use crate::compile::Image;
-use crate::config::policy::Config;
-use crate::datapath::{Datapath, LoadError, SlotView};
+use super::{
+    BanStatus, BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow, Totals,
+};
+use crate::bans::BanList;
+use crate::compile::{Group, PrefixKey};
+use crate::config::policy::{Config, Limit};
+use crate::datapath::{Datapath, LoadError, SlotView, Sources};
 
 /// A policy in force, with all that is needed to read it back.
 pub struct Reader<'a> {
     /// As the operator wrote it.
     pub config: &'a Config,
-    /// As the kernel has it.
-    pub image: &'a Image,
-    /// Where it is.
-    pub datapath: &'a Datapath,
+    /// What holds packets that come in.
+    pub ingress: &'a Datapath,
+    /// What holds packets that go out, if some limit is on them.
+    pub egress: Option<&'a Datapath>,
+    /// What is banned.
+    pub bans: &'a BanList,
 }
 
 impl Reader<'_> {
     fn now(&self) -> (u64, Ticks) {
         let nanoseconds = monotonic_nanoseconds();
-        (nanoseconds, self.image.settings.scale.ticks(nanoseconds))
+        (nanoseconds, self.ingress.settings().scale.ticks(nanoseconds))
+    }
+
+    fn datapaths(&self) -> impl Iterator<Item = &Datapath> {
+        std::iter::once(self.ingress).chain(self.egress)
+    }
+
+    /// What holds the packets that a limit is on.
+    fn datapath_of(&self, limit: &Limit) -> &Datapath {
+        match (limit.direction, self.egress) {
+            (Direction::Egress, Some(egress)) => egress,
+            _ => self.ingress,
+        }
+    }
+
+    /// The table of sources, which both directions share.
+    fn sources(&self) -> &Sources {
+        self.ingress.sources()
+    }
+
+    /// The groups of keys, of both directions.
+    fn groups(&self) -> &[Group] {
+        &self.ingress.image().groups
     }
 
     /// Counters and table, as `status` has them.
@@ -36,7 +64,17 @@ impl Reader<'_> {
     ///
     /// When a map cannot be read.
     pub fn totals(&self) -> Result<(Totals, SourcesStatus, BypassStatus), LoadError> {
-        let counters = self.datapath.counters()?;
+        let mut counters = Vec::new();
+        let mut table = TableCounters::default();
+        let mut bypassing = [Counters::default(); BYPASS_ROWS as usize];
+        for datapath in self.datapaths() {
+            let rows = datapath.counters()?;
+            for (sum, row) in bypassing.iter_mut().zip(&rows) {
+                *sum = sum.plus(*row);
+            }
+            counters.extend(rows);
+            table = table.plus(datapath.table_counters()?);
+        }
         let sum = counters.iter().fold(Counters::default(), |sum, row| sum.plus(*row));
         let totals = Totals {
             passed_packets: sum.passed.packets,
@@ -44,16 +82,16 @@ impl Reader<'_> {
             throttled_packets: sum.throttled.packets,
             throttled_bytes: sum.throttled.bytes,
         };
-        let row = |bypass: Bypass| counters.get(bypass as usize).copied().unwrap_or_default();
+        let row = |bypass: Bypass| bypassing[bypass as usize];
         let bypass = BypassStatus {
             unlimited: row(Bypass::Unlimited).passed.packets,
             not_ip: row(Bypass::NotIp).passed.packets,
             essential: row(Bypass::Essential).passed.packets,
             never_limit: row(Bypass::NeverLimit).passed.packets,
             malformed: row(Bypass::Malformed).throttled.packets,
+            banned: row(Bypass::Banned).throttled.packets,
         };
-        let table = self.datapath.table_counters()?;
-        let tracked = self.datapath.sources().tracked(self.now().1, self.image.groups.len()).iter().sum();
+        let tracked = self.sources().tracked(self.now().1, self.groups().len()).iter().sum();
         let sources = SourcesStatus {
             tracked,
             capacity: u64::from(self.config.agent.max_sources),
@@ -72,14 +110,17 @@ impl Reader<'_> {
     ///
     /// When a map cannot be read.
     pub fn limits(&self) -> Result<Vec<LimitStatus>, LoadError> {
-        let counters = self.datapath.counters()?;
+        let ingress = self.ingress.counters()?;
+        let egress = self.egress.map(Datapath::counters).transpose()?.unwrap_or_default();
         let keys = self.keys();
-        let row = |row: u32| counters.get(row as usize).copied().unwrap_or_default();
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
+            let counters = if limit.direction == Direction::Egress { &egress } else { &ingress };
+            let row = |row: u32| counters.get(row as usize).copied().unwrap_or_default();
+            let catalogue = &self.datapath_of(limit).image().catalogue;
             let mut sum = Counters::default();
             let mut spans = std::collections::BTreeSet::new();
             for (counter, counted) in
-                (BYPASS_ROWS..).zip(&self.image.catalogue).filter(|(_, counted)| counted.limit == nth)
+                (BYPASS_ROWS..).zip(catalogue).filter(|(_, counted)| counted.limit == nth)
             {
                 let own = row(counter);
                 sum = sum.plus(Counters { passed: Traffic::default(), ..own });
@@ -104,8 +145,8 @@ impl Reader<'_> {
     fn keys(&self) -> Vec<u64> {
         let (_, now) = self.now();
         let mut keys = vec![0; self.config.limits.len()];
-        for view in self.datapath.sources().iter() {
-            let Some(group) = self.image.groups.get(view.group as usize) else { continue };
+        for view in self.sources().iter() {
+            let Some(group) = self.groups().get(view.group as usize) else { continue };
             let mut last = None;
             for (limit, rule) in &group.states {
                 // Several states of one limit are one key of it.
@@ -125,12 +166,12 @@ impl Reader<'_> {
     /// When a map cannot be read.
     pub fn top(&self) -> Result<Vec<TopRow>, LoadError> {
         let mut rows: Vec<TopRow> = self
-            .datapath
+            .ingress
             .sightings()?
             .into_iter()
             .filter_map(|(key, sighted)| {
-                let group = self.image.groups.get(key.group as usize)?;
-                let limit = self.limit_of(&sighted).or_else(|| group.states.first().map(|(limit, _)| *limit))?;
+                let group = self.groups().get(key.group as usize)?;
+                let limit = self.limit_of(&key, &sighted).or_else(|| group.states.first().map(|(limit, _)| *limit))?;
                 let (passed_packets, throttled_packets) = self.counted(&key, &sighted);
                 Some(TopRow {
                     source: self.describe(&key, &group.key),
@@ -148,24 +189,28 @@ impl Reader<'_> {
 
     /// Whole steps of 64 as the kernel remembers them, and the rest from the slot.
     fn counted(&self, key: &Key, sighted: &Sighted) -> (u64, u64) {
-        let slot = self.datapath.sources().find(key);
+        let slot = self.sources().find(key);
         let rest = |of: fn(&SlotView) -> u8| slot.as_ref().map_or(0, |slot| u64::from(of(slot)));
         (sighted.passed + rest(|slot| slot.passed), sighted.refused + rest(|slot| slot.refused))
     }
 
-    fn limit_of(&self, sighted: &Sighted) -> Option<usize> {
+    /// The limit that refused a key last.
+    fn limit_of(&self, key: &Key, sighted: &Sighted) -> Option<usize> {
         if sighted.refused_at == 0 {
             return None;
         }
         let row = sighted.refused_by.checked_sub(BYPASS_ROWS)?;
-        self.image.catalogue.get(row as usize).map(|counted| counted.limit)
+        // A group is of one direction.
+        let (limit, _) = self.groups().get(key.group as usize)?.states.first()?;
+        let datapath = self.datapath_of(self.config.limits.get(*limit)?);
+        datapath.image().catalogue.get(row as usize).map(|counted| counted.limit)
     }
 
     /// A key as a person would write it.
     fn describe(&self, key: &Key, rule: &Rule) -> String {
         match rule.key {
             kind if kind == KeyKind::Class as u8 => format!("class {}", self.class_name(key.extra)),
-            kind if kind == KeyKind::Interface as u8 => format!("interface {}", key.extra),
+            kind if kind == KeyKind::Interface as u8 => format!("interface {}", interface_name(key.extra)),
             kind => {
                 let address = prefix_text(key, rule);
                 if kind == KeyKind::AddressPort as u8 { format!("{address} port {}", key.extra) } else { address }
@@ -194,23 +239,23 @@ impl Reader<'_> {
         let mut last: Option<(u64, usize)> = None;
         let mut limits = Vec::new();
         for (nth, limit) in self.config.limits.iter().enumerate() {
-            let rules = self.rules_of(nth, entry.grade);
+            let rules = self.rules_of(nth, limit, entry.grade);
             let Some(first) = rules.first().filter(|_| !is_free && limit.key.is_of_one_address()) else { continue };
             let key = first.key_of(&subject);
-            let slot = self.datapath.sources().find(&key);
-            let sighted = self.datapath.sighting(&key)?.unwrap_or_default();
-            if let Some(refused_by) = self.limit_of(&sighted) {
+            let slot = self.sources().find(&key);
+            let sighted = self.ingress.sighting(&key)?.unwrap_or_default();
+            if let Some(refused_by) = self.limit_of(&key, &sighted) {
                 last = last.max(Some((sighted.refused_at, refused_by)));
             }
             let (passed_packets, counted) = self.counted(&key, &sighted);
             // A slot counts the refusals of all its limits; they are told of under the one that refused last.
-            let throttled_packets = if self.limit_of(&sighted).is_none_or(|limit| limit == nth) { counted } else { 0 };
+            let throttled_packets = if self.limit_of(&key, &sighted).is_none_or(|limit| limit == nth) { counted } else { 0 };
             let mut remaining = u64::MAX;
             let mut wait = 0;
             for rule in &rules {
                 let (left, ticks) = self.allowance(rule, slot.as_ref(), now);
                 remaining = remaining.min(left);
-                wait = wait.max(self.image.settings.scale.nanoseconds(ticks));
+                wait = wait.max(self.ingress.settings().scale.nanoseconds(ticks));
             }
             limits.push(SourceLimit {
                 name: limit.name.clone(),
@@ -224,7 +269,7 @@ impl Reader<'_> {
             source: address.to_string(),
             class: self.class_name(entry.class),
             never_limit: entry.flags & PrefixEntry::NEVER_LIMIT != 0,
-            ban: None,
+            ban: self.ban(&octets, nanoseconds),
             limits,
             last_refused: last.and_then(|(at, limit)| {
                 let limit = self.config.limits.get(limit)?.name.clone();
@@ -233,21 +278,54 @@ impl Reader<'_> {
         })
     }
 
+    /// The longest ban that holds an address.
+    fn ban(&self, octets: &[u8; 16], now: u64) -> Option<BanStatus> {
+        let whole = PrefixKey { address: *octets, length: 128 };
+        let (prefix, until) = self.bans.around(&whole, now)?;
+        Some(BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(until, now) })
+    }
+
     /// Forgets every state of an address; how many there were.
     #[must_use]
     pub fn reset(&self, address: IpAddr) -> u64 {
         let (_, now) = self.now();
         let octets = mapped(address);
         let Address { hi, lo } = Address::from_ipv6(octets);
-        let subject = Subject { hi, lo, is_ipv4: u32::from(address.is_ipv4()), ..Subject::default() };
-        let groups = self.image.groups.iter().filter(|group| group.key.key == KeyKind::Address as u8);
-        groups.filter(|group| self.datapath.sources().reset(&group.key.key_of(&subject), now)).count() as u64
+        let whole = Subject { hi, lo, is_ipv4: u32::from(address.is_ipv4()), ..Subject::default() };
+        let mut forgotten = 0;
+        for group in self.groups() {
+            let ports = match group.key.key {
+                kind if kind == KeyKind::Address as u8 => 0..=0,
+                kind if kind == KeyKind::AddressPort as u8 => 0..=u32::from(u16::MAX),
+                _ => continue,
+            };
+            for local_port in ports {
+                let key = group.key.key_of(&Subject { local_port, ..whole });
+                forgotten += u64::from(self.sources().reset(&key, group.rules(), now));
+            }
+        }
+        forgotten
+    }
+
+    /// Forgets the states of all keys under one limit; how many there were, `None` if there is no such limit.
+    #[must_use]
+    pub fn reset_limit(&self, name: &str) -> Option<u64> {
+        let limit = self.config.limits.iter().position(|limit| limit.name == name)?;
+        let (_, now) = self.now();
+        let mut forgotten = 0;
+        for (number, group) in (0u32..).zip(self.groups()) {
+            let rules: Vec<Rule> = group.states.iter().filter(|(of, _)| *of == limit).map(|(_, rule)| *rule).collect();
+            if !rules.is_empty() {
+                forgotten += self.sources().reset_all(number, &rules, now);
+            }
+        }
+        Some(forgotten)
     }
 
     /// What the longest matching prefix says, as the kernel's trie does.
     fn entry(&self, address: &[u8; 16]) -> PrefixEntry {
         let address = u128::from_be_bytes(*address);
-        let matching = self.image.prefixes.iter().filter(|(prefix, _)| {
+        let matching = self.ingress.image().prefixes.iter().filter(|(prefix, _)| {
             let mask = u128::MAX.checked_shl(128 - prefix.length).unwrap_or(0);
             address & mask == u128::from_be_bytes(prefix.address) & mask
         });
@@ -255,15 +333,15 @@ impl Reader<'_> {
     }
 
     /// The rules of a limit that have the last word, for a class's multiplier; each state once.
-    fn rules_of(&self, limit: usize, grade: u16) -> Vec<Rule> {
-        let offset = u32::from(grade) * self.image.settings.rules_per_grade;
+    fn rules_of(&self, nth: usize, limit: &Limit, grade: u16) -> Vec<Rule> {
+        let image = self.datapath_of(limit).image();
+        let offset = u32::from(grade) * image.settings.rules_per_grade;
         let mut rules: Vec<Rule> = Vec::new();
-        for (row, counted) in self.image.catalogue.iter().enumerate() {
-            let Some(rule) = self.image.rules.get(offset as usize + row) else { continue };
-            let has_last_word = [Enforcement::Enforce, Enforcement::Observe, Enforcement::Elastic]
-                .iter()
-                .any(|e| rule.enforcement == *e as u8);
-            if counted.limit == limit && has_last_word && rules.iter().all(|known| known.position != rule.position) {
+        for (row, counted) in image.catalogue.iter().enumerate() {
+            let Some(rule) = image.rules.get(offset as usize + row) else { continue };
+            // Of a soft limit, what it passes above is what it refuses by.
+            let has_last_word = rule.enforcement != Enforcement::Soft as u8;
+            if counted.limit == nth && has_last_word && rules.iter().all(|known| known.position != rule.position) {
                 rules.push(*rule);
             }
         }
@@ -283,13 +361,24 @@ impl Reader<'_> {
             (limiter.remaining(state, odd, now), limiter.wait(state, odd, now, 1).unwrap_or(0))
         } else if rule.is(Algorithm::SlidingLog) {
             let log = rule.sliding_log();
-            let ring = self.datapath.ring(slot.number, rule);
+            let ring = self.sources().log(slot.number, rule);
             (log.remaining(ring.iter().copied(), now), log.wait(ring.iter().copied(), now))
         } else {
             let bucket = rule.token_bucket();
             (bucket.remaining(state, now), bucket.wait(state, now, 1).unwrap_or(0))
         }
     }
+}
+
+/// Until an instant of the monotonic clock; `None` if it never comes.
+#[must_use]
+pub fn seconds_until(until: u64, now: u64) -> Option<f64> {
+    (until != Ban::FOREVER).then(|| until.saturating_sub(now) as f64 / 1e9)
+}
+
+fn interface_name(index: u32) -> String {
+    nix::net::if_::if_indextoname(index)
+        .map_or_else(|_| index.to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 /// The clock that the kernel's programs read.

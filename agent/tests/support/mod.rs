@@ -179,7 +179,19 @@ impl Network {
 
     /// Runs an agent that is expected to end by itself.
     pub fn run_to_end(&self, config: &Path) -> Output {
-        self.in_server(|| Command::new(agent().unwrap()).arg("--config").arg(config).output()).unwrap()
+        let mut command = Command::new(agent().unwrap());
+        command.arg("--config").arg(config).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.in_server(|| command.spawn()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() >= deadline {
+                child.kill().unwrap();
+                let said = child.wait_with_output().unwrap().stderr;
+                panic!("the agent runs on: {}", String::from_utf8_lossy(&said));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        child.wait_with_output().unwrap()
     }
 
     /// Counts datagrams that reach a UDP socket of the server, by source, until `done`.

@@ -7,7 +7,7 @@
 
 use super::token_bucket::{Costs, TokenBucket};
 use super::{Decision, Rate};
-use crate::time::{TickScale, Ticks, is_alive};
+use crate::time::{TickScale, Ticks};
 
 /// A leaky bucket: constant outflow, a queue of `burst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,12 @@ impl LeakyBucket {
         self.0.decide(state, now, cost)
     }
 
-    /// When the outflow takes up a packet that finds the bucket in `state`: at once, or after all that came before.
+    /// When it is the turn of a packet of `cost`, given the state that its charge left: when all that came before it
+    /// has leaked out, or at once. Less than the tolerance ahead of when it was charged.
     #[inline(always)]
     #[must_use]
-    pub fn departure(state: u64, now: Ticks) -> Ticks {
-        if is_alive(state, now) { state } else { now }
+    pub fn departure(&self, charged: u64, cost: u64) -> Ticks {
+        charged.wrapping_sub(self.0.charge(cost))
     }
 }
 
@@ -52,8 +53,8 @@ mod tests {
             let mut last: Option<Ticks> = None;
             for gap in gaps {
                 now += gap * emission / 1_000;
-                let departure = LeakyBucket::departure(state, now);
                 if let Decision::Pass(next) = bucket.decide(state, now, 1) {
+                    let departure = bucket.departure(next, 1);
                     prop_assert!(departure >= now && departure - now <= (burst - 1) * emission);
                     if let Some(last) = last { prop_assert!(departure - last >= emission); }
                     if departure > now { prop_assert_eq!(departure, last.unwrap() + emission); }

@@ -13,7 +13,7 @@
 //! definition itself errs by assuming that the window before was evenly filled.
 
 use super::Rate;
-use crate::time::{TickScale, Ticks, is_alive};
+use crate::time::{TickScale, Ticks};
 
 /// A sliding window of `most` units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,12 +220,6 @@ impl SlidingWindow {
         wait_within(count, before, left)
             .or_else(|| wait_within(0, count, self.window).map(|wait| left + wait))
             .or(Some(left + self.window))
-    }
-
-    /// Whether either word still matters at `now`.
-    #[must_use]
-    pub fn is_alive(even: u64, odd: u64, now: Ticks) -> bool {
-        is_alive(even, now) || is_alive(odd, now)
     }
 }
 

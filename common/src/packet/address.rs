@@ -33,6 +33,13 @@ impl Address {
         Self { hi: u64::from_ne_bytes([a, b, c, d, e, f, g, h]), lo: u64::from_ne_bytes([i, j, k, l, m, n, o, p]) }
     }
 
+    /// The four bytes of an IPv4 address as they lie in memory; of an IPv6 address, its last four.
+    #[inline(always)]
+    #[must_use]
+    pub const fn ipv4_memory(&self) -> u32 {
+        (self.lo >> 32) as u32
+    }
+
     /// The 16 bytes.
     #[inline(always)]
     #[must_use]

@@ -10,6 +10,7 @@ mod address;
 #[cfg(any(test, feature = "user"))]
 pub mod build;
 mod network;
+pub mod reply;
 mod transport;
 
 pub use address::Address;
@@ -17,6 +18,9 @@ pub use address::Address;
 /// A frame, read at bounded offsets. A whole frame may be longer than what can be read of it.
 pub trait Bytes {
     /// The byte at `offset`, `None` past the end.
+    ///
+    /// Where `offset` is not a constant, prefer [`Bytes::u16`]: compilers turn the check for one byte into one that the
+    /// kernel's verifier does not follow.
     fn u8(&self, offset: usize) -> Option<u8>;
     /// The big-endian number at `offset`.
     fn u16(&self, offset: usize) -> Option<u16>;
@@ -26,7 +30,15 @@ pub trait Bytes {
     fn u64(&self, offset: usize) -> Option<u64>;
     /// The length of the whole frame in bytes.
     fn length(&self) -> u32;
+    /// The offset itself, which is at most [`FURTHEST`]. In the kernel, the verifier forgets here what it knows of it, so
+    /// that it need not look at every combination of headers that may lie before it, but at each header once.
+    fn forget(&self, offset: usize) -> usize {
+        offset
+    }
 }
+
+/// The largest offset that [`Bytes::forget`] is asked for: one less than a power of two.
+pub const FURTHEST: usize = 2_047;
 
 impl Bytes for [u8] {
     fn u8(&self, offset: usize) -> Option<u8> {
@@ -47,7 +59,7 @@ impl Bytes for [u8] {
 }
 
 /// Which way a packet goes, seen from this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// To this host.
     Ingress,
@@ -159,6 +171,19 @@ impl Packet {
             (Some(ports), Direction::Egress) => Some(ports.source),
             (None, _) => None,
         }
+    }
+
+    /// Bytes before the payload: link, network and transport header.
+    #[inline(always)]
+    #[must_use]
+    pub fn headers(&self, bytes: &(impl Bytes + ?Sized)) -> u32 {
+        let transport = usize::from(self.transport_offset);
+        let length = match self.protocol {
+            Protocol::Tcp => u32::from(bytes.u16(transport + 12).unwrap_or(0) >> 12) * 4,
+            Protocol::Udp => 8,
+            Protocol::Icmp | Protocol::Other => 0,
+        };
+        u32::from(self.transport_offset) + length
     }
 
     /// The address on the other side.

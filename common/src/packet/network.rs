@@ -1,13 +1,14 @@
 //! IPv4 and IPv6 headers, fragments and extension headers.
 
 use super::transport::{self, Segment};
-use super::{Address, Bytes, Depth, Packet, Unparsed};
+use super::{Address, Bytes, Depth, FURTHEST, Packet, Unparsed};
 
 /// Extension headers that are looked through. A longer chain leaves a packet without ports.
 pub const MAX_EXTENSIONS: usize = 8;
 
-/// No header begins further in than this: eight extension headers of some length. Keeps offsets small for the verifier.
-const FURTHEST: usize = 1024;
+/// No header begins further in than this: eight extension headers of some length.
+const LAST_HEADER: usize = 1024;
+const _: () = assert!(LAST_HEADER <= FURTHEST);
 
 /// Neighbour discovery: router and neighbour solicitations and advertisements, redirects (RFC 4861).
 const NEIGHBOUR_DISCOVERY: core::ops::RangeInclusive<u8> = 133..=137;
@@ -65,7 +66,7 @@ pub(super) fn ipv6(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -
     if protocol == transport::ICMPV6
         && hop_limit == 255
         && transport_offset != 0
-        && bytes.u8(transport_offset).is_some_and(|kind| NEIGHBOUR_DISCOVERY.contains(&kind))
+        && bytes.u16(transport_offset).is_some_and(|word| NEIGHBOUR_DISCOVERY.contains(&halves(word).0))
     {
         segment.is_essential = true;
     }
@@ -79,22 +80,18 @@ fn behind_extensions(bytes: &(impl Bytes + ?Sized), mut next: u8, mut offset: us
         match next {
             // Hop-by-hop, routing, destination options, mobility, host identity, shim6: length in units of eight bytes.
             0 | 43 | 60 | 135 | 139 | 140 => {
-                let (Some(following), Some(length)) = (bytes.u8(offset), bytes.u8(offset + 1)) else {
-                    return (NONE, 0);
-                };
+                let Some((following, length)) = bytes.u16(offset).map(halves) else { return (NONE, 0) };
                 next = following;
                 offset += (usize::from(length) + 1) * 8;
             }
             // Authentication: in units of four, less two.
             51 => {
-                let (Some(following), Some(length)) = (bytes.u8(offset), bytes.u8(offset + 1)) else {
-                    return (NONE, 0);
-                };
+                let Some((following, length)) = bytes.u16(offset).map(halves) else { return (NONE, 0) };
                 next = following;
                 offset += (usize::from(length) + 2) * 4;
             }
             44 => {
-                let (Some(following), Some(fragment)) = (bytes.u8(offset), bytes.u16(offset + 2)) else {
+                let (Some((following, _)), Some(fragment)) = (bytes.u16(offset).map(halves), bytes.u16(offset + 2)) else {
                     return (NONE, 0);
                 };
                 next = following;
@@ -106,11 +103,18 @@ fn behind_extensions(bytes: &(impl Bytes + ?Sized), mut next: u8, mut offset: us
             }
             _ => return (next, offset),
         }
-        if offset > FURTHEST {
+        if offset > LAST_HEADER {
             return (NONE, 0);
         }
+        offset = bytes.forget(offset);
     }
     (NONE, 0)
+}
+
+/// The first and the second byte of two.
+#[inline(always)]
+const fn halves(word: u16) -> (u8, u8) {
+    ((word >> 8) as u8, word as u8)
 }
 
 /// No next header: a protocol number that is none of those that limits tell apart.

@@ -1,11 +1,11 @@
 //! One rule and one slot: looking, charging by compare-and-swap, and taking a charge back.
 
-use super::host::{Cell, Host};
+use super::host::{Cell, Host, Passage};
 use super::slot::Slot;
 use crate::limiter::sliding_log::LOOK_AHEAD;
 use crate::limiter::sliding_window::{Step, Word};
 use crate::limiter::{Decision, SlidingWindow};
-use crate::rule::{Algorithm, Rule};
+use crate::rule::{Action, Algorithm, Rule};
 use crate::table::Set;
 use crate::time::{Ticks, is_alive};
 
@@ -33,12 +33,16 @@ impl Charge {
     pub(super) const fn is_done(self) -> bool {
         self.0 > Self::LOST.0
     }
-}
 
-/// What a frame of `length` costs under a rule, in the rule's unit.
-#[inline(always)]
-pub(super) fn cost(rule: &Rule, length: u32) -> u64 {
-    if rule.bytes != 0 { u64::from(length) } else { 1 }
+    /// When it is the packet's turn, if the rule delays; [`Passage::AT_ONCE`] if it does not.
+    #[inline(always)]
+    pub(super) fn departure(self, rule: &Rule, cost: u64) -> Ticks {
+        if self.is_done() && rule.action == Action::Shape as u8 {
+            rule.leaky_bucket().departure(self.0, cost)
+        } else {
+            Passage::AT_ONCE
+        }
+    }
 }
 
 /// Whether the rule would pass `cost` as things are.
@@ -59,8 +63,7 @@ pub(super) fn conforms<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, c
 }
 
 #[inline(always)]
-pub(super) fn charge_rule<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, length: u32) -> Charge {
-    let cost = cost(rule, length);
+pub(super) fn charge_rule<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Charge {
     if rule.is(Algorithm::SlidingWindow) {
         charge_sliding_window(host, rule, slot, now, cost)
     } else if rule.is(Algorithm::SlidingLog) {

@@ -2,9 +2,9 @@
 
 use core::ops::DerefMut;
 
-use super::{Hearing, charge, judge_by_bucket, look, slot, take_back};
+use super::{Hearing, Ruling, charge, judge_by_bucket, look, slot, take_back};
 use crate::key::{HashSeed, Key};
-use crate::rule::Rule;
+use crate::rule::{Rule, Size};
 use crate::table::{Claim, Set, Shape, SlotCounter, Tag};
 use crate::time::Ticks;
 
@@ -42,16 +42,16 @@ pub trait Host: Sized {
     fn most_rules(&self) -> u32;
     /// Whether elastic limits may give more than their rate at this moment.
     fn has_room(&self) -> bool;
-    /// Counts a packet of `bytes` under `outcome` of the counters at `counter`.
-    fn count(&self, counter: u32, outcome: Outcome, bytes: u32);
+    /// Counts a frame under `outcome` of the counters at `counter`.
+    fn count(&self, counter: u32, outcome: Outcome, size: Size);
     /// Counts something that befell the table.
     fn note(&self, event: TableEvent);
     /// Where a packet with several rules is kept while it is judged.
     fn hearing(&self) -> Option<Self::Hearing>;
     /// [`judge_by_bucket`]. The kernel verifies it by itself, once, instead of for every way to get there; so with the
     /// next four.
-    fn judge_by_bucket(&self, rule: u32, key: &Key, length: u32) -> bool {
-        judge_by_bucket(self, rule, key, length)
+    fn judge_by_bucket(&self, rule: u32, key: &Key, size: Size) -> Ruling {
+        judge_by_bucket(self, rule, key, size)
     }
     /// [`look`].
     fn look(&self, hearing: &mut Hearing, nth: u32) -> bool {
@@ -82,7 +82,7 @@ pub enum Outcome {
     Throttled,
     /// Would have been refused by this rule.
     WouldThrottle,
-    /// Passed above the limit, since that is soft, or elastic and there is room.
+    /// Passed above the limit, since that is soft, or marks, or is elastic and there is room.
     Over,
 }
 
@@ -117,8 +117,26 @@ pub struct Sighting<'a> {
 /// What becomes of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It conforms to all its rules, and all are charged.
-    Pass,
+    /// It conforms to all its rules, or to those that have a say, and what it conforms to is charged.
+    Pass(Passage),
     /// The rule with this index refuses it, and none is charged.
     Refuse(u32),
+}
+
+/// How a packet passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// The first rule that marks it; [`Passage::UNMARKED`] if none does.
+    pub marked_by: u32,
+    /// When it is its turn, to four ticks; [`Passage::AT_ONCE`] if it need not wait.
+    pub departure: Ticks,
+}
+
+impl Passage {
+    /// No rule has this index.
+    pub const UNMARKED: u32 = u32::MAX;
+    /// No turn to wait for. An instant that is 0 by chance, once in two years, waits for nothing either.
+    pub const AT_ONCE: Ticks = 0;
+    /// At once, as it is.
+    pub const FREE: Self = Self { marked_by: Self::UNMARKED, departure: Self::AT_ONCE };
 }

@@ -8,15 +8,15 @@ mod charge;
 mod host;
 mod slot;
 
-pub use self::host::{Cell, Host, Outcome, Sighting, TableEvent, Verdict};
+pub use self::host::{Cell, Host, Outcome, Passage, Sighting, TableEvent, Verdict};
 pub use self::slot::claim;
 
-use self::charge::{Charge, charge_bucket, charge_rule, conforms, cost, refund};
+use self::charge::{Charge, charge_bucket, charge_rule, conforms, refund};
 use self::slot::{Opened, Slot, count, open_key, publish};
 use crate::key::Key;
-use crate::rule::{Enforcement, MAX_RULES, Rule, RuleSpan, Subject};
+use crate::rule::{Enforcement, MAX_RULES, Rule, RuleSpan, Size, Subject};
 use crate::table::SlotCounter;
-use crate::time::Ticks;
+use crate::time::{Ticks, is_alive};
 
 /// What a rule was charged, and where.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,18 +33,58 @@ pub struct Hearing {
     subject: Subject,
     span: RuleSpan,
     now: Ticks,
+    departure: Ticks,
     open: Opened,
+    marked_by: u32,
+    _pad: u32,
     charges: [Charged; MAX_RULES as usize],
+}
+
+/// What one rule says of a packet, as one number: 0 if it is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Ruling(u64);
+
+impl Ruling {
+    const REFUSED: Self = Self(0);
+
+    /// The last two bits of the departure, a fraction of a nanosecond, make room for what else there is to say.
+    #[inline(always)]
+    const fn pass(is_marked: u32, departure: Ticks) -> Self {
+        Self(departure & !3 | (is_marked as u64) << 1 | 1)
+    }
+
+    /// As one number, for functions that return numbers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// What [`Ruling::to_bits`] was given.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    #[inline(always)]
+    const fn verdict(self, rule: u32) -> Verdict {
+        if self.0 == Self::REFUSED.0 {
+            return Verdict::Refuse(rule);
+        }
+        let marked_by = if self.0 & 2 != 0 { rule } else { Passage::UNMARKED };
+        Verdict::Pass(Passage { marked_by, departure: self.0 & !3 })
+    }
 }
 
 /// Holds a packet to the rules of `span`.
 #[inline(always)]
 pub fn judge<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
-    let Some(rule) = host.rule(span.first) else { return Verdict::Pass };
+    let Some(rule) = host.rule(span.first) else { return Verdict::Pass(Passage::FREE) };
     // The commonest case is the one that is all in line.
     if span.count == 1 && rule.is_bucket() {
-        let passes = host.judge_by_bucket(span.first, &rule.key_of(subject), subject.length);
-        if passes { Verdict::Pass } else { Verdict::Refuse(span.first) }
+        host.judge_by_bucket(span.first, &rule.key_of(subject), subject.size).verdict(span.first)
     } else {
         judge_by_several(host, span, rule.counter, subject)
     }
@@ -52,32 +92,38 @@ pub fn judge<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
 
 /// With one rule, charging it is looking at it.
 #[inline(always)]
-pub fn judge_by_bucket<H: Host>(host: &H, index: u32, key: &Key, length: u32) -> bool {
-    let Some(rule) = host.rule(index) else { return true };
+pub fn judge_by_bucket<H: Host>(host: &H, index: u32, key: &Key, size: Size) -> Ruling {
+    let Some(rule) = host.rule(index) else { return Ruling::pass(0, Passage::AT_ONCE) };
     let now = host.now();
-    let mut open = open_key(host, rule, key, now, length);
+    let cost = rule.cost_of(size);
+    let mut open = open_key(host, rule, key, now, cost);
+    let mut is_marked = 0;
+    let mut departure = Passage::AT_ONCE;
     if open.slot.exists() {
-        let result = charge_bucket(host, rule, open.slot, now, cost(rule, length));
-        settle(host, rule, &mut open, result, length);
+        let result = charge_bucket(host, rule, open.slot, now, cost);
+        is_marked = settle(host, rule, &mut open, result, size);
+        departure = result.departure(rule, cost);
         if open.is_reserved != 0 {
             publish(host, open.slot);
         }
     }
     if open.is_refused != 0 {
-        refuse(host, rule, open.slot, key, length);
-        return false;
+        refuse(host, rule, open.slot, key, size);
+        return Ruling::REFUSED;
     }
     passed(host, rule, open.slot, key);
-    host.count(rule.counter, Outcome::Passed, length);
-    true
+    host.count(rule.counter, Outcome::Passed, size);
+    Ruling::pass(is_marked, departure)
 }
 
 #[inline(always)]
 fn judge_by_several<H: Host>(host: &H, span: RuleSpan, counter: u32, subject: &Subject) -> Verdict {
-    let Some(mut hearing) = host.hearing() else { return Verdict::Pass };
+    let Some(mut hearing) = host.hearing() else { return Verdict::Pass(Passage::FREE) };
     hearing.subject = *subject;
     hearing.span = span;
     hearing.now = host.now();
+    hearing.departure = Passage::AT_ONCE;
+    hearing.marked_by = Passage::UNMARKED;
     for nth in 0..MAX_RULES {
         if nth >= span.count || nth >= host.most_rules() {
             break;
@@ -95,8 +141,8 @@ fn judge_by_several<H: Host>(host: &H, span: RuleSpan, counter: u32, subject: &S
             return Verdict::Refuse(span.first + nth);
         }
     }
-    host.count(counter, Outcome::Passed, subject.length);
-    Verdict::Pass
+    host.count(counter, Outcome::Passed, subject.size);
+    Verdict::Pass(Passage { marked_by: hearing.marked_by, departure: hearing.departure })
 }
 
 /// Whether the nth rule lets the packet pass as things are; counts it if not.
@@ -107,13 +153,13 @@ pub fn look<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
         hearing.open.slot = Slot::of(host, &rule.key_of(&hearing.subject));
     }
     let slot = hearing.open.slot;
-    let cost = cost(rule, hearing.subject.length);
+    let cost = rule.cost_of(hearing.subject.size);
     // A key without a slot has its whole allowance.
     let conforms = if slot.exists() { conforms(host, rule, slot, hearing.now, cost) } else { cost <= rule.most };
     if conforms || !has_last_word(host, rule) {
         return true;
     }
-    refuse(host, rule, slot, &rule.key_of(&hearing.subject), hearing.subject.length);
+    refuse(host, rule, slot, &rule.key_of(&hearing.subject), hearing.subject.size);
     false
 }
 
@@ -121,15 +167,25 @@ pub fn look<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
 #[inline(always)]
 pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
     let Some(rule) = host.rule(hearing.span.first + nth) else { return true };
+    let cost = rule.cost_of(hearing.subject.size);
     if rule.opens_key != 0 {
         let key = rule.key_of(&hearing.subject);
-        hearing.open = open_key(host, rule, &key, hearing.now, hearing.subject.length);
+        hearing.open = open_key(host, rule, &key, hearing.now, cost);
     }
     let slot = hearing.open.slot;
     let mut result = Charge::REFUSED;
     if slot.exists() {
-        result = charge_rule(host, rule, slot, hearing.now, hearing.subject.length);
-        settle(host, rule, &mut hearing.open, result, hearing.subject.length);
+        result = charge_rule(host, rule, slot, hearing.now, cost);
+        let is_marked = settle(host, rule, &mut hearing.open, result, hearing.subject.size);
+        if is_marked != 0 && hearing.marked_by == Passage::UNMARKED {
+            hearing.marked_by = hearing.span.first + nth;
+        }
+        // The latest turn of all.
+        let departure = result.departure(rule, cost);
+        let is_later = is_alive(departure, hearing.departure) || hearing.departure == Passage::AT_ONCE;
+        if departure != Passage::AT_ONCE && is_later {
+            hearing.departure = departure;
+        }
         if hearing.open.is_reserved != 0 && (hearing.open.is_refused != 0 || rule.closes_key != 0) {
             publish(host, slot);
             hearing.open.is_reserved = 0;
@@ -139,7 +195,7 @@ pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
         *charged = Charged { slot, charge: result };
     }
     if hearing.open.is_refused != 0 {
-        refuse(host, rule, slot, &rule.key_of(&hearing.subject), hearing.subject.length);
+        refuse(host, rule, slot, &rule.key_of(&hearing.subject), hearing.subject.size);
         return false;
     }
     if rule.closes_key != 0 {
@@ -148,21 +204,24 @@ pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
     true
 }
 
-/// Turns what came of a charge into whether the packet is refused, and counts what passes all the same.
+/// Turns what came of a charge into whether the packet is refused, and counts what passes all the same. Returns 1 if
+/// that is to be marked.
 #[inline(always)]
-fn settle<H: Host>(host: &H, rule: &Rule, open: &mut Opened, result: Charge, length: u32) {
+fn settle<H: Host>(host: &H, rule: &Rule, open: &mut Opened, result: Charge, size: Size) -> u32 {
     if result == Charge::LOST {
         host.note(TableEvent::Contended);
-        open.is_refused = 1;
+        open.is_refused = u32::from(rule.may_refuse());
     } else if result == Charge::REFUSED {
         if has_last_word(host, rule) {
             open.is_refused = 1;
         } else if rule.enforcement == Enforcement::Observe as u8 {
-            host.count(rule.counter, Outcome::WouldThrottle, length);
+            host.count(rule.counter, Outcome::WouldThrottle, size);
         } else {
-            host.count(rule.counter, Outcome::Over, length);
+            host.count(rule.counter, Outcome::Over, size);
+            return u32::from(rule.enforcement == Enforcement::Mark as u8);
         }
     }
+    0
 }
 
 /// Counts a packet that passed all rules of its key.
@@ -182,8 +241,8 @@ fn has_last_word<H: Host>(host: &H, rule: &Rule) -> bool {
 
 /// Counts a refusal, for the rule and for the key.
 #[inline(always)]
-fn refuse<H: Host>(host: &H, rule: &Rule, slot: Slot, key: &Key, length: u32) {
-    host.count(rule.counter, Outcome::Throttled, length);
+fn refuse<H: Host>(host: &H, rule: &Rule, slot: Slot, key: &Key, size: Size) {
+    host.count(rule.counter, Outcome::Throttled, size);
     if slot.exists() {
         let count = count(host, slot, SlotCounter::Refused) & 63;
         if count <= 1 {
@@ -201,7 +260,7 @@ pub fn take_back<H: Host>(host: &H, hearing: &mut Hearing, count: u32) {
             break;
         }
         if let (Some(rule), true) = (host.rule(hearing.span.first + nth), charged.charge.is_done()) {
-            refund(host, rule, charged.slot, charged.charge, cost(rule, hearing.subject.length));
+            refund(host, rule, charged.slot, charged.charge, rule.cost_of(hearing.subject.size));
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The slot of a key: finding it, and finding room for a new one.
 
-use super::charge::cost;
 use super::has_last_word;
 use super::host::{Host, TableEvent};
 use crate::key::Key;
@@ -41,19 +40,18 @@ pub(super) fn publish<H: Host>(host: &H, slot: Slot) {
 
 /// The slot for the key that `rule` opens.
 #[inline(always)]
-pub(super) fn open_key<H: Host>(host: &H, rule: &Rule, key: &Key, now: Ticks, length: u32) -> Opened {
+pub(super) fn open_key<H: Host>(host: &H, rule: &Rule, key: &Key, now: Ticks, cost: u64) -> Opened {
     let slot = Slot::of(host, key);
     if slot.exists() {
         Opened { slot, is_reserved: 0, is_refused: 0 }
     } else {
-        make_room(host, rule, slot, now, length)
+        make_room(host, rule, slot, now, cost)
     }
 }
 
 /// A slot for a key that has none.
 #[inline(always)]
-fn make_room<H: Host>(host: &H, rule: &Rule, mut slot: Slot, now: Ticks, length: u32) -> Opened {
-    let cost = cost(rule, length);
+fn make_room<H: Host>(host: &H, rule: &Rule, mut slot: Slot, now: Ticks, cost: u64) -> Opened {
     if cost > rule.most && has_last_word(host, rule) {
         return Opened { slot, is_reserved: 0, is_refused: 1 };
     }
@@ -64,8 +62,8 @@ fn make_room<H: Host>(host: &H, rule: &Rule, mut slot: Slot, now: Ticks, length:
             host.note(TableEvent::FullShared);
             slot = Slot::shared(host, u32::from(rule.group));
             claim = host.claim(slot.set, slot.tag, now, 0);
-            is_refused = u32::from(claim.outcome == Claimed::Full);
-        } else if rule.on_full == OnFull::Throttle as u8 {
+            is_refused = u32::from(claim.outcome == Claimed::Full && rule.may_refuse());
+        } else if rule.on_full == OnFull::Throttle as u8 && rule.may_refuse() {
             host.note(TableEvent::FullThrottled);
             is_refused = 1;
         } else {
@@ -74,7 +72,7 @@ fn make_room<H: Host>(host: &H, rule: &Rule, mut slot: Slot, now: Ticks, length:
     }
     if claim.outcome == Claimed::Contended {
         host.note(TableEvent::Contended);
-        is_refused = 1;
+        is_refused = u32::from(rule.may_refuse());
     }
     slot.word = claim.slot;
     let is_reserved = u32::from(matches!(claim.outcome, Claimed::Reserved | Claimed::Displaced));

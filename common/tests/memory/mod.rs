@@ -1,7 +1,7 @@
 //! A host in memory: what the kernel keeps in maps, with the same orderings, and a clock that is given.
 
 use common::key::HashSeed;
-use common::rule::Rule;
+use common::rule::{Rule, Size};
 use common::table::{SLOTS, Set, Shape, SlotCounter};
 use common::throttle::{Cell, Hearing, Host, Outcome, Sighting, TableEvent};
 use common::time::Ticks;
@@ -140,7 +140,7 @@ impl<'m> Host for &'m Memory {
     fn has_room(&self) -> bool {
         self.room.load(SeqCst) != 0
     }
-    fn count(&self, _counter: u32, outcome: Outcome, _bytes: u32) {
+    fn count(&self, _counter: u32, outcome: Outcome, _size: Size) {
         self.counts[outcome as usize].fetch_add(1, SeqCst);
     }
     fn note(&self, event: TableEvent) {

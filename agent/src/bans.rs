@@ -1,0 +1,169 @@
+//! What is banned, and until when: worked out here, so that the kernel has one look-up to do.
+//!
+//! The kernel's trie finds the longest prefix that holds an address, and nothing of the others. An entry therefore
+//! says until when *any* ban holds its prefix: its own, or that of a network around it.
+
+use std::collections::BTreeMap;
+
+use common::ban::Ban;
+
+use crate::compile::PrefixKey;
+
+/// The bans in force, by prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BanList {
+    /// When each ends, in nanoseconds of the monotonic clock. Ordered by address, so that what lies within a prefix lies
+    /// side by side.
+    ends: BTreeMap<([u8; 16], u32), u64>,
+}
+
+/// An entry of the trie that has to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub prefix: PrefixKey,
+    /// [`Ban::until`].
+    pub until: u64,
+    /// [`Ban::own_until`].
+    pub own_until: u64,
+    /// Whether the trie has no entry for it yet.
+    pub is_new: bool,
+}
+
+impl BanList {
+    /// Takes up what an earlier agent left: (prefix, its own end).
+    pub fn resume(entries: impl IntoIterator<Item = (PrefixKey, u64)>) -> Self {
+        Self { ends: entries.into_iter().map(|(prefix, until)| (order(&prefix), until)).collect() }
+    }
+
+    /// How many prefixes are banned.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether nothing is banned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bans a prefix until an instant, instead of what was said of it before. Returns what is to be written: itself, and
+    /// what lies within it.
+    pub fn ban(&mut self, prefix: PrefixKey, until: u64) -> Vec<Change> {
+        let is_new = self.ends.insert(order(&prefix), until).is_none();
+        let mut changes = self.within(&prefix);
+        for change in changes.iter_mut().filter(|change| change.prefix == prefix) {
+            change.is_new = is_new;
+        }
+        changes
+    }
+
+    /// Lifts the ban of exactly this prefix. Returns what is to be written, of what lies within it; `None` if it was not
+    /// banned.
+    pub fn unban(&mut self, prefix: &PrefixKey) -> Option<Vec<Change>> {
+        self.ends.remove(&order(prefix))?;
+        Some(self.within(prefix))
+    }
+
+    /// The prefixes whose own ban has ended.
+    #[must_use]
+    pub fn ended(&self, now: u64) -> Vec<PrefixKey> {
+        self.ends.iter().filter(|(_, until)| !Ban::is_in_force(**until, now)).map(|(key, _)| prefix_of(key)).collect()
+    }
+
+    /// The longest prefix around an address or prefix whose ban is in force, and when that ends.
+    #[must_use]
+    pub fn around(&self, prefix: &PrefixKey, now: u64) -> Option<(PrefixKey, u64)> {
+        (0..=prefix.length).rev().map(|length| prefix.cut(length)).find_map(|outer| {
+            let until = *self.ends.get(&order(&outer))?;
+            Ban::is_in_force(until, now).then_some((outer, until))
+        })
+    }
+
+    /// What the trie has to say of the banned prefixes that lie within one, itself included.
+    fn within(&self, prefix: &PrefixKey) -> Vec<Change> {
+        let mask = u128::MAX.checked_shr(prefix.length).unwrap_or(0);
+        let last = (u128::from_be_bytes(prefix.address) | mask).to_be_bytes();
+        self.ends
+            .range((prefix.address, prefix.length)..=(last, 128))
+            .filter(|((_, length), _)| *length >= prefix.length)
+            .map(|(key, own_until)| {
+                let inner = prefix_of(key);
+                Change { prefix: inner, until: self.latest_end(&inner), own_until: *own_until, is_new: false }
+            })
+            .collect()
+    }
+
+    /// The latest end of all bans that hold a prefix.
+    fn latest_end(&self, prefix: &PrefixKey) -> u64 {
+        (0..=prefix.length).filter_map(|length| self.ends.get(&order(&prefix.cut(length)))).max().copied().unwrap_or(0)
+    }
+}
+
+fn order(prefix: &PrefixKey) -> ([u8; 16], u32) {
+    (prefix.address, prefix.length)
+}
+
+fn prefix_of(key: &([u8; 16], u32)) -> PrefixKey {
+    PrefixKey { address: key.0, length: key.1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Prefixes of a small space, so that they often hold each other.
+    fn prefix() -> impl Strategy<Value = PrefixKey> {
+        (0u8..=255, 0u32..=8).prop_map(|(byte, length)| {
+            let mut address = [0; 16];
+            address[0] = byte;
+            PrefixKey { address, length }.cut(length)
+        })
+    }
+
+    proptest! {
+        /// What the trie answers for an address, its longest entry alone, is what a look at every ban says.
+        #[test]
+        fn the_longest_entry_says_what_all_bans_say(
+            steps in prop::collection::vec((prefix(), prop::option::weighted(0.8, 1u64..1_000)), 1..60),
+            now in 0u64..1_000,
+        ) {
+            let mut list = BanList::default();
+            let mut trie: BTreeMap<(u32, [u8; 16]), u64> = BTreeMap::new();
+            let mut model: BTreeMap<([u8; 16], u32), u64> = BTreeMap::new();
+            for (prefix, until) in steps {
+                let changes = match until {
+                    Some(until) => {
+                        let is_known = model.insert(order(&prefix), until).is_some();
+                        let changes = list.ban(prefix, until);
+                        prop_assert!(changes.iter().any(|change| change.prefix == prefix && change.is_new != is_known));
+                        changes
+                    }
+                    None => {
+                        let was_banned = model.remove(&order(&prefix)).is_some();
+                        trie.remove(&(prefix.length, prefix.address));
+                        let changes = list.unban(&prefix);
+                        prop_assert_eq!(changes.is_some(), was_banned);
+                        changes.unwrap_or_default()
+                    }
+                };
+                for change in changes {
+                    trie.insert((change.prefix.length, change.prefix.address), change.until);
+                }
+            }
+            for byte in 0..=255u8 {
+                let mut address = [0; 16];
+                address[0] = byte;
+                let whole = PrefixKey { address, length: 128 };
+                let holds = |length: u32, of: [u8; 16]| whole.cut(length).address == of;
+                let longest = trie.iter().rev().find(|((length, of), _)| holds(*length, *of));
+                let by_trie = longest.is_some_and(|(_, until)| Ban::is_in_force(*until, now));
+                let by_all = model.iter().any(|((of, length), until)| holds(*length, *of) && Ban::is_in_force(*until, now));
+                prop_assert_eq!(by_trie, by_all);
+                prop_assert_eq!(list.around(&whole, now).is_some(), by_all);
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What is in force, and what is asked of it while it is.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::ban::Ban;
+use common::settings::Runtime;
+
+use crate::bans::{BanList, Change};
+use crate::compile::{Plan, PrefixKey};
+use crate::config::policy::{Config, OnExit};
+use crate::config::prefix;
+use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
+use crate::datapath::{AttachError, AttachMode, Datapath, LoadError, PinDirectory, release_others};
+use crate::host_load::{HostLoad, RoomDecision};
+use crate::stats::{BanStatus, BansRow, InterfaceStatus, Reader, Status, monotonic_nanoseconds, seconds_until};
+
+/// How often bans that have ended are cleared away and the host's load is looked at.
+pub const PERIOD: Duration = Duration::from_millis(500);
+
+/// The agent at work: answers requests while a policy is in force.
+pub struct Service {
+    config: Config,
+    file: Option<String>,
+    started: Instant,
+    in_force: Mutex<InForce>,
+}
+
+/// What changes while the agent runs.
+struct InForce {
+    ingress: Datapath,
+    egress: Option<Datapath>,
+    /// What was noteworthy when it was put in force.
+    notes: Vec<String>,
+    bans: BanList,
+    runtime: Runtime,
+    load: HostLoad,
+    room: RoomDecision,
+}
+
+impl Service {
+    /// Puts a policy in force on these interfaces.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to load or attach it; then what was in force before is, and nothing else.
+    pub fn start(
+        config: Config,
+        file: Option<String>,
+        plan: Plan,
+        pins: &PinDirectory,
+        interfaces: &[String],
+    ) -> Result<Self, AttachError> {
+        let in_force = InForce::put(&config, plan, pins, interfaces)?;
+        Ok(Self { config, file, started: Instant::now(), in_force: Mutex::new(in_force) })
+    }
+
+    /// How each interface is attached for what comes in.
+    #[must_use]
+    pub fn modes(&self) -> Vec<(String, AttachMode)> {
+        let in_force = self.lock();
+        in_force.ingress.attached().iter().map(|attached| (attached.interface.clone(), attached.mode)).collect()
+    }
+
+    /// What an operator should know.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.lock().notes()
+    }
+
+    /// What has to be done from time to time: every [`PERIOD`].
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be written.
+    pub fn tick(&self) -> Result<(), LoadError> {
+        let mut in_force = self.lock();
+        in_force.clear_ended_bans()?;
+        in_force.follow_the_host()
+    }
+
+    /// Leaves, as the config has it: with the limits in force or without.
+    ///
+    /// # Errors
+    ///
+    /// When something cannot be taken out of the kernel.
+    pub fn leave(&self) -> Result<OnExit, LoadError> {
+        if self.config.agent.on_exit == OnExit::Detach {
+            self.lock().ingress.detach()?;
+        }
+        Ok(self.config.agent.on_exit)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InForce> {
+        // A panic elsewhere left no half-done change that the next request does not put right.
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reader<'a>(&'a self, in_force: &'a InForce) -> Reader<'a> {
+        Reader {
+            config: &self.config,
+            ingress: &in_force.ingress,
+            egress: in_force.egress.as_ref(),
+            bans: &in_force.bans,
+        }
+    }
+
+    fn status(&self, in_force: &InForce) -> Result<Status, LoadError> {
+        let (totals, sources, bypass) = self.reader(in_force).totals()?;
+        let attached = in_force.ingress.attached();
+        let interfaces = attached
+            .iter()
+            .map(|attached| InterfaceStatus { name: attached.interface.clone(), attach: attached.mode })
+            .collect();
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: self.config.agent.mode.to_string(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            config: self.file.clone(),
+            interfaces,
+            totals,
+            sources,
+            bypass,
+            bans: in_force.bans.len() as u64,
+            has_room: in_force.is_elastic().then_some(in_force.runtime.has_room != 0),
+            notes: in_force.notes(),
+        })
+    }
+}
+
+impl InForce {
+    fn put(
+        config: &Config,
+        plan: Plan,
+        pins: &PinDirectory,
+        interfaces: &[String],
+    ) -> Result<Self, AttachError> {
+        let mut ingress = Datapath::load(plan.ingress, pins)?;
+        let mut egress = match plan.egress.map(|image| Datapath::load(image, pins)).transpose() {
+            Ok(egress) => egress,
+            Err(error) => {
+                ingress.abandon();
+                return Err(error.into());
+            }
+        };
+        let mut notes = Vec::new();
+        let put = |ingress: &mut Datapath, egress: Option<&mut Datapath>, notes: &mut Vec<String>| {
+            let entries = ingress.bans()?.all()?;
+            let bans = BanList::resume(entries.into_iter().map(|entry| (entry.prefix, entry.ban.own_until)));
+            let runtime = Runtime { bans: bans.len() as u32, ..Runtime::default() };
+            ingress.set_runtime(runtime)?;
+            for interface in interfaces {
+                notes.extend(ingress.attach(interface, config.agent.attach)?);
+            }
+            if let Some(egress) = egress {
+                for interface in interfaces {
+                    notes.extend(egress.attach(interface, config.agent.attach)?);
+                }
+            }
+            Ok((bans, runtime))
+        };
+        let (bans, runtime) = match put(&mut ingress, egress.as_mut(), &mut notes) {
+            Ok(put) => put,
+            Err(error) => {
+                ingress.abandon();
+                if let Some(egress) = egress {
+                    egress.abandon();
+                }
+                return Err(error);
+            }
+        };
+        let in_force =
+            Self { ingress, egress, notes, bans, runtime, load: HostLoad::new(), room: RoomDecision::default() };
+        let all: Vec<&Datapath> = std::iter::once(&in_force.ingress).chain(&in_force.egress).collect();
+        release_others(&all);
+        Ok(in_force)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let queueing = self.egress.iter().flat_map(Datapath::queueing_notes);
+        self.notes.iter().cloned().chain(queueing).collect()
+    }
+
+    fn is_elastic(&self) -> bool {
+        std::iter::once(&self.ingress).chain(&self.egress).any(|datapath| datapath.settings().elastic_in_use != 0)
+    }
+
+    /// Tells the kernel what has changed, in one write for each direction.
+    fn tell(&mut self, runtime: Runtime) -> Result<(), LoadError> {
+        if runtime != self.runtime {
+            self.ingress.set_runtime(runtime)?;
+            if let Some(egress) = &mut self.egress {
+                egress.set_runtime(runtime)?;
+            }
+            self.runtime = runtime;
+        }
+        Ok(())
+    }
+
+    fn follow_the_host(&mut self) -> Result<(), LoadError> {
+        if !self.is_elastic() {
+            return Ok(());
+        }
+        // A host that cannot be looked at has nothing to spare.
+        let has_room = match self.load.sample() {
+            Ok(Some(sample)) => self.room.decide(&sample),
+            Ok(None) => self.runtime.has_room != 0,
+            Err(_) => false,
+        };
+        self.tell(Runtime { has_room: u32::from(has_room), ..self.runtime })
+    }
+
+    fn ban(&mut self, orders: &[(PrefixKey, u64)]) -> Result<(), LoadError> {
+        for (prefix, until) in orders {
+            let changes = self.bans.ban(*prefix, *until);
+            self.write(&changes)?;
+        }
+        self.tell(Runtime { bans: self.bans.len() as u32, ..self.runtime })
+    }
+
+    fn unban(&mut self, prefix: &PrefixKey) -> Result<bool, LoadError> {
+        let Some(changes) = self.bans.unban(prefix) else { return Ok(false) };
+        // What lies within it first, so that nothing is let through that another ban holds.
+        self.write(&changes)?;
+        self.ingress.bans()?.lift(prefix)?;
+        self.tell(Runtime { bans: self.bans.len() as u32, ..self.runtime })?;
+        Ok(true)
+    }
+
+    fn write(&mut self, changes: &[Change]) -> Result<(), LoadError> {
+        let mut trie = self.ingress.bans()?;
+        changes.iter().try_for_each(|change| trie.write(change))
+    }
+
+    fn clear_ended_bans(&mut self) -> Result<(), LoadError> {
+        for prefix in self.bans.ended(monotonic_nanoseconds()) {
+            self.unban(&prefix)?;
+        }
+        Ok(())
+    }
+
+    fn list_bans(&mut self) -> Result<Vec<BansRow>, LoadError> {
+        let now = monotonic_nanoseconds();
+        let mut entries = self.ingress.bans()?.all()?;
+        entries.retain(|entry| Ban::is_in_force(entry.ban.own_until, now));
+        entries.sort_unstable_by_key(|entry| (entry.prefix.address, entry.prefix.length));
+        let row = |(prefix, ban): (PrefixKey, Ban)| BansRow {
+            ban: BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(ban.own_until, now) },
+            throttled_packets: ban.refused,
+        };
+        Ok(entries.into_iter().map(|entry| row((entry.prefix, entry.ban))).collect())
+    }
+}
+
+/// What a ban order means: (prefix, until when).
+fn order(order: &BanOrder, now: u64) -> Result<(PrefixKey, u64), String> {
+    let prefix = prefix::parse(&order.cidr).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
+    let until = match order.for_seconds {
+        None => Ban::FOREVER,
+        Some(seconds) if seconds > 0.0 && seconds.is_finite() => now.saturating_add((seconds * 1e9) as u64),
+        Some(seconds) => return Err(format!("a ban cannot last {seconds} seconds: write more than 0")),
+    };
+    Ok((PrefixKey::from(&prefix), until))
+}
+
+impl Handler for Service {
+    fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
+        let mut in_force = self.lock();
+        let failed = |error: LoadError| error.to_string();
+        match request {
+            Request::Status => json(self.status(&in_force).map_err(failed)?),
+            Request::Limits => json(self.reader(&in_force).limits().map_err(failed)?),
+            Request::Top => json(self.reader(&in_force).top().map_err(failed)?),
+            Request::Show { source } => json(self.reader(&in_force).show(source).map_err(failed)?),
+            Request::Reset { source } => json(Reset { forgotten: self.reader(&in_force).reset(source) }),
+            Request::ResetLimit { limit } => {
+                let forgotten = self.reader(&in_force).reset_limit(&limit).ok_or_else(|| {
+                    let names: Vec<&str> = self.config.limits.iter().map(|limit| limit.name.as_str()).collect();
+                    format!("there is no limit {limit:?}: this agent has {}", names.join(", "))
+                })?;
+                json(Reset { forgotten })
+            }
+            Request::Ban { orders } => {
+                let now = monotonic_nanoseconds();
+                let orders: Vec<_> = orders.iter().map(|given| order(given, now)).collect::<Result<_, _>>()?;
+                in_force.ban(&orders).map_err(failed)?;
+                json(Banned { banned: orders.len() as u64 })
+            }
+            Request::Unban { cidr } => {
+                let prefix = prefix::parse(&cidr).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
+                let was_banned = in_force.unban(&PrefixKey::from(&prefix)).map_err(failed)?;
+                json(Unbanned { was_banned })
+            }
+            Request::Bans => json(in_force.list_bans().map_err(failed)?),
+        }
+    }
+}
+
+fn json(document: impl serde::Serialize) -> Result<serde_json::Value, String> {
+    serde_json::to_value(document).map_err(|error| error.to_string())
+}

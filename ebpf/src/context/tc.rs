@@ -1,0 +1,175 @@
+//! A frame as the network stack hands it over: a socket buffer, of which a part may lie elsewhere.
+
+use core::cell::Cell;
+
+use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
+use aya_ebpf::helpers::generated::{
+    bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes,
+};
+use common::packet::Bytes;
+use common::packet::reply::{LONGEST_REPLY, Reply};
+
+use super::Frame;
+
+/// No header that is looked at ends further in: link header, tags, and as far as the parser follows extension headers.
+const HEADERS: u32 = 1_152;
+
+/// The frame of a traffic control program.
+pub struct TcFrame {
+    start: usize,
+    end: usize,
+    has_missed: Cell<bool>,
+    context: *mut __sk_buff,
+}
+
+impl TcFrame {
+    #[inline(always)]
+    pub fn new(context: *mut __sk_buff) -> Self {
+        // SAFETY: the context is the one the program was called with.
+        let (start, end) = unsafe { ((*context).data as usize, (*context).data_end as usize) };
+        Self { start, end, has_missed: Cell::new(false), context }
+    }
+
+    /// The value at `offset`, if it lies within the linear part of the buffer.
+    #[inline(always)]
+    fn at<T: Copy>(&self, offset: usize) -> Option<T> {
+        let at = self.start + offset;
+        if at + size_of::<T>() > self.end {
+            self.has_missed.set(true);
+            return None;
+        }
+        // SAFETY: the range was just checked against the end of the linear part; see `XdpFrame::at`.
+        Some(unsafe { *(at as *const T) })
+    }
+
+    /// Makes the headers part of the linear part of a buffer. Every pointer into the packet is void afterwards.
+    #[inline(always)]
+    pub fn gather(context: *mut __sk_buff) {
+        // SAFETY: the context is the one the program was called with. If there is no memory for it, the packet is judged
+        // by what can be seen of it.
+        unsafe { bpf_skb_pull_data(context, (*context).len.min(HEADERS)) };
+    }
+
+    /// Sends the packet no earlier than at this instant of the monotonic clock, in nanoseconds. It takes the queueing
+    /// discipline `fq` to keep to it.
+    #[inline(always)]
+    pub fn depart_at(&mut self, nanoseconds: u64) {
+        // SAFETY: the context is the one the program was called with.
+        unsafe {
+            if (*self.context).tstamp < nanoseconds {
+                (*self.context).tstamp = nanoseconds;
+            }
+        }
+    }
+
+    /// Sets the mark that the packet has inside this host.
+    #[inline(always)]
+    pub fn set_mark(&mut self, mark: u32) {
+        // SAFETY: the context is the one the program was called with.
+        unsafe { (*self.context).mark = mark };
+    }
+
+    /// Sets the code point of the IPv4 header at `network`.
+    #[inline(always)]
+    pub fn set_dscp_ipv4(&mut self, network: usize, dscp: u8) {
+        let Some(old) = self.at::<u8>(network + 1) else { return };
+        let new = dscp << 2 | old & 3;
+        // SAFETY: both helpers check that the range lies within the packet. The header sums up to the same with its new
+        // checksum as before, so that no checksum over all of the packet changes.
+        unsafe {
+            let (from, to) = (u64::from(u16::from(old).to_be()), u64::from(u16::from(new).to_be()));
+            bpf_l3_csum_replace(self.context, network as u32 + 10, from, to, 2);
+            bpf_skb_store_bytes(self.context, network as u32 + 1, (&raw const new).cast(), 1, 0);
+        }
+    }
+
+    /// Sets the code point of the IPv6 header at `network`: bits 4 to 9 of its first two bytes.
+    #[inline(always)]
+    pub fn set_dscp_ipv6(&mut self, network: usize, dscp: u8) {
+        let Some(old) = self.u16(network) else { return };
+        let new = (old & !0x0fc0 | u16::from(dscp) << 6).to_be();
+        // SAFETY: the helper checks that the range lies within the packet.
+        unsafe {
+            bpf_skb_store_bytes(
+                self.context,
+                network as u32,
+                (&raw const new).cast(),
+                2,
+                u64::from(BPF_F_RECOMPUTE_CSUM),
+            )
+        };
+    }
+}
+
+impl Bytes for TcFrame {
+    #[inline(always)]
+    fn u8(&self, offset: usize) -> Option<u8> {
+        self.at(offset)
+    }
+
+    #[inline(always)]
+    fn u16(&self, offset: usize) -> Option<u16> {
+        self.at(offset).map(u16::from_be)
+    }
+
+    #[inline(always)]
+    fn u32(&self, offset: usize) -> Option<u32> {
+        self.at(offset)
+    }
+
+    #[inline(always)]
+    fn u64(&self, offset: usize) -> Option<u64> {
+        self.at(offset)
+    }
+
+    #[inline(always)]
+    fn forget(&self, offset: usize) -> usize {
+        // SAFETY: the context is the one the program was called with.
+        unsafe { super::unknown(&raw const (*self.context).data, offset) }
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        // SAFETY: the context is the one the program was called with.
+        unsafe { (*self.context).len }
+    }
+}
+
+impl Frame for TcFrame {
+    #[inline(always)]
+    fn is_incomplete(&self) -> bool {
+        self.has_missed.get() && self.end - self.start < self.length() as usize
+    }
+
+    #[inline(always)]
+    fn segment(&self) -> u32 {
+        // SAFETY: the context is the one the program was called with.
+        unsafe { (*self.context).gso_size }
+    }
+
+    #[inline(always)]
+    fn resize(&mut self, length: usize) -> bool {
+        // SAFETY: the context is the one the program was called with.
+        if unsafe { bpf_skb_change_tail(self.context, length as u32, 0) } != 0 {
+            return false;
+        }
+        *self = Self::new(self.context);
+        true
+    }
+
+    #[inline(always)]
+    fn put_addresses(&mut self, words: [u32; 3]) -> bool {
+        // SAFETY: the helper checks that the range lies within the packet. A direct store would make the kernel copy
+        // every packet's headers before the program begins.
+        unsafe { bpf_skb_store_bytes(self.context, 0, words.as_ptr().cast(), 12, 0) == 0 }
+    }
+
+    #[inline(always)]
+    fn put_reply(&mut self, offset: usize, reply: &Reply, words: usize) -> bool {
+        let words = words.clamp(1, LONGEST_REPLY);
+        // SAFETY: as in `put_addresses`; a reply has `LONGEST_REPLY` words.
+        unsafe {
+            bpf_skb_store_bytes(self.context, offset as u32, reply.as_ptr().cast(), 4 * words as u32, 0) == 0
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A frame as the driver hands it over.
+
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::helpers::generated::{bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
+use common::packet::Bytes;
+use common::packet::reply::{LONGEST_REPLY, Reply};
+
+use super::Frame;
+use crate::maps::setting;
+
+/// The frame of an XDP program.
+pub struct XdpFrame {
+    start: usize,
+    end: usize,
+    context: *mut xdp_md,
+}
+
+impl XdpFrame {
+    #[inline(always)]
+    pub fn new(context: *mut xdp_md) -> Self {
+        // SAFETY: the context is the one the program was called with.
+        let (start, end) = unsafe { ((*context).data as usize, (*context).data_end as usize) };
+        Self { start, end, context }
+    }
+
+    /// Puts a value at `offset`; `false` if it does not lie within the frame's first buffer.
+    #[inline(always)]
+    fn put<T: Copy>(&mut self, offset: usize, value: T) -> bool {
+        let at = self.start + offset;
+        if at + size_of::<T>() > self.end {
+            return false;
+        }
+        // SAFETY: as in `at`; the buffer is the program's to write.
+        unsafe { *(at as *mut T) = value };
+        true
+    }
+
+    /// The value at `offset`, if it lies within the frame's first buffer.
+    #[inline(always)]
+    fn at<T: Copy>(&self, offset: usize) -> Option<T> {
+        let at = self.start + offset;
+        if at + size_of::<T>() > self.end {
+            return None;
+        }
+        // SAFETY: the range was just checked against the end of the buffer. Loads from packets need no alignment: the
+        // kernel allows them where the machine does, and refuses to load the program elsewhere.
+        Some(unsafe { *(at as *const T) })
+    }
+}
+
+impl Bytes for XdpFrame {
+    #[inline(always)]
+    fn u8(&self, offset: usize) -> Option<u8> {
+        self.at(offset)
+    }
+
+    #[inline(always)]
+    fn u16(&self, offset: usize) -> Option<u16> {
+        self.at(offset).map(u16::from_be)
+    }
+
+    #[inline(always)]
+    fn u32(&self, offset: usize) -> Option<u32> {
+        self.at(offset)
+    }
+
+    #[inline(always)]
+    fn u64(&self, offset: usize) -> Option<u64> {
+        self.at(offset)
+    }
+
+    #[inline(always)]
+    fn forget(&self, offset: usize) -> usize {
+        // SAFETY: the context is the one the program was called with.
+        unsafe { super::unknown(&raw const (*self.context).data, offset) }
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        if setting!(multi_buffer) != 0 {
+            // SAFETY: the context is the one the program was called with.
+            return unsafe { bpf_xdp_get_buff_len(self.context) } as u32;
+        }
+        (self.end - self.start) as u32
+    }
+}
+
+impl Frame for XdpFrame {
+    #[inline(always)]
+    fn is_incomplete(&self) -> bool {
+        // Drivers put the headers into the first buffer, and there is no way to gather more of them there.
+        false
+    }
+
+    #[inline(always)]
+    fn segment(&self) -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn resize(&mut self, length: usize) -> bool {
+        let delta = length as i32 - self.length() as i32;
+        // SAFETY: the context is the one the program was called with.
+        if unsafe { bpf_xdp_adjust_tail(self.context, delta) } != 0 {
+            return false;
+        }
+        *self = Self::new(self.context);
+        true
+    }
+
+    #[inline(always)]
+    fn put_addresses(&mut self, words: [u32; 3]) -> bool {
+        self.put(0, words)
+    }
+
+    #[inline(always)]
+    fn put_reply(&mut self, offset: usize, reply: &Reply, words: usize) -> bool {
+        for nth in 0..LONGEST_REPLY {
+            if nth >= words {
+                break;
+            }
+            if !self.put(offset + 4 * nth, reply.word(nth)) {
+                return false;
+            }
+        }
+        true
+    }
+}

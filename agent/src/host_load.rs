@@ -67,8 +67,14 @@ impl Default for HostLoad {
 
 /// (idle, all) of the first line: user, nice, system, idle, iowait, irq, softirq, steal; guests are in user already.
 fn processor_time(stat: &str) -> Option<(u64, u64)> {
-    let times: Vec<u64> =
-        stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8).filter_map(|time| time.parse().ok()).collect();
+    let times: Vec<u64> = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_whitespace()
+        .take(8)
+        .filter_map(|time| time.parse().ok())
+        .collect();
     Some((times.get(3)? + times.get(4)?, times.iter().sum()))
 }
 

@@ -129,12 +129,7 @@ impl Service {
 }
 
 impl InForce {
-    fn put(
-        config: &Config,
-        plan: Plan,
-        pins: &PinDirectory,
-        interfaces: &[String],
-    ) -> Result<Self, AttachError> {
+    fn put(config: &Config, plan: Plan, pins: &PinDirectory, interfaces: &[String]) -> Result<Self, AttachError> {
         let mut ingress = Datapath::load(plan.ingress, pins)?;
         let mut egress = match plan.egress.map(|image| Datapath::load(image, pins)).transpose() {
             Ok(egress) => egress,

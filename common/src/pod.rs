@@ -14,4 +14,17 @@ macro_rules! plain {
     )*};
 }
 
-plain!(Ban, Counters, Key, Mark, PortSpans, PrefixEntry, Rule, Runtime, Settings, Sighted, TableCounters, TableIdentity);
+plain!(
+    Ban,
+    Counters,
+    Key,
+    Mark,
+    PortSpans,
+    PrefixEntry,
+    Rule,
+    Runtime,
+    Settings,
+    Sighted,
+    TableCounters,
+    TableIdentity
+);

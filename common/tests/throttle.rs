@@ -31,7 +31,12 @@ fn of_every_algorithm(rate: Rate) -> [(&'static str, Rule, u32); 5] {
 }
 
 fn source(number: u32) -> Subject {
-    Subject { lo: u64::from(number.to_be()) << 32 | 0xffff_0000, is_ipv4: 1, size: Size::of_one(100), ..Subject::default() }
+    Subject {
+        lo: u64::from(number.to_be()) << 32 | 0xffff_0000,
+        is_ipv4: 1,
+        size: Size::of_one(100),
+        ..Subject::default()
+    }
 }
 
 /// One key's rules side by side in one slot.
@@ -121,7 +126,10 @@ fn a_limit_that_marks_refuses_nothing_and_charges_only_what_conforms() {
         let span = RuleSpan { first: 0, count: count as u32 };
         for nth in 0..100 {
             let marked_by = if nth < 10 { Passage::UNMARKED } else { 0 };
-            assert_eq!(judge(&&memory, span, &source(1)), Verdict::Pass(Passage { marked_by, departure: Passage::AT_ONCE }));
+            assert_eq!(
+                judge(&&memory, span, &source(1)),
+                Verdict::Pass(Passage { marked_by, departure: Passage::AT_ONCE })
+            );
         }
         assert_eq!((memory.counted(Outcome::Passed), memory.counted(Outcome::Over)), (100, 90));
     }

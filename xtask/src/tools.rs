@@ -25,6 +25,7 @@ struct Tool {
 }
 
 const TOOLS: [Tool; 5] = [
+    Tool { programs: &["ethtool"], package: "ethtool", group: Group::Test, reason: "sets up the tests' devices" },
     Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
     Tool { programs: &["nsenter"], package: "util-linux", group: Group::Test, reason: "enters the tests' networks" },
     Tool { programs: &["bpftool"], package: "bpftool", group: Group::Test, reason: "reads maps as a user would" },

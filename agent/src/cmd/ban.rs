@@ -94,7 +94,10 @@ fn parse(file: &str, text: &str) -> Result<Vec<Prefix>, Vec<String>> {
         }
     }
     if prefixes.is_empty() && errors.is_empty() {
-        errors.push(format!("there is no address in {:?}: write one, such as 192.0.2.10", if file.is_empty() { text } else { file }));
+        errors.push(format!(
+            "there is no address in {:?}: write one, such as 192.0.2.10",
+            if file.is_empty() { text } else { file }
+        ));
     }
     if errors.is_empty() { Ok(prefixes) } else { Err(errors) }
 }
@@ -124,7 +127,8 @@ pub fn unban(cidr: &str, options: &Ask) -> anyhow::Result<ExitCode> {
 
 pub fn bans(options: &Ask) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Bans, |rows: &Vec<BansRow>| {
-        let until = |row: &BansRow| row.ban.expires_in_seconds.map_or_else(|| "until lifted".to_owned(), table::seconds);
+        let until =
+            |row: &BansRow| row.ban.expires_in_seconds.map_or_else(|| "until lifted".to_owned(), table::seconds);
         table::render(
             ["CIDR", "FOR ANOTHER", "THROTTLED"],
             2,

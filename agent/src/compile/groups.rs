@@ -109,7 +109,15 @@ impl Groups {
         let mut hasher = DefaultHasher::new();
         for (place, (_, limit)) in self.places.iter().zip(limits) {
             (place.group, &place.positions, &place.rings).hash(&mut hasher);
-            (&limit.name, limit.direction, limit.key, limit.ipv4_prefix, limit.ipv6_prefix, limit.algorithm, limit.unit)
+            (
+                &limit.name,
+                limit.direction,
+                limit.key,
+                limit.ipv4_prefix,
+                limit.ipv6_prefix,
+                limit.algorithm,
+                limit.unit,
+            )
                 .hash(&mut hasher);
         }
         hasher.finish()

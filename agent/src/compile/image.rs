@@ -3,9 +3,9 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use crate::config::policy::Prefix;
 use common::counters::BYPASS_ROWS;
 use common::rule::Rule;
-use crate::config::policy::Prefix;
 use common::settings::{Mark, PortSpans, PrefixEntry, Settings};
 
 /// Everything a program is loaded with. Which keys, seeds and clocks it runs on is up to the datapath.

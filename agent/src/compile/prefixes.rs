@@ -51,7 +51,8 @@ impl Grades {
         let never_lengths = lengths(never.iter());
         // The class of a never-limited prefix is that of the longest one around it.
         let around = |prefix: &PrefixKey| {
-            let outer = class_lengths.range(..=prefix.length).rev().find_map(|length| of_classes.get(&prefix.cut(*length)));
+            let outer =
+                class_lengths.range(..=prefix.length).rev().find_map(|length| of_classes.get(&prefix.cut(*length)));
             (*prefix, outer.copied().unwrap_or_default())
         };
         let mut entries: Vec<_> = of_classes.iter().map(|(prefix, entry)| (*prefix, *entry)).collect();

@@ -4,7 +4,8 @@ use common::limiter::sliding_log::LARGEST_LOG;
 use toml::de::DeValue;
 
 use super::policy::{
-    Action, Algorithm, Direction, Key, Limit, Mark, Multiplier, OnFull, PortSet, ProtocolFilter, Rate, Throttle, Tier, Unit,
+    Action, Algorithm, Direction, Key, Limit, Mark, Multiplier, OnFull, PortSet, ProtocolFilter, Rate, Throttle, Tier,
+    Unit,
 };
 use super::report::Span;
 use super::table::{Table, Value, float, integer};

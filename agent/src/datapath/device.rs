@@ -28,8 +28,7 @@ pub fn link(interface: &str) -> io::Result<Link> {
         | libc::ARPHRD_TUNNEL6
         | libc::ARPHRD_SIT
         | libc::ARPHRD_IPGRE
-        | libc::ARPHRD_PPP
- => Ok(Link::RawIp),
+        | libc::ARPHRD_PPP => Ok(Link::RawIp),
         other => Err(io::Error::other(format!("its frames are of type {other}, neither Ethernet nor IP"))),
     }
 }
@@ -48,8 +47,7 @@ pub fn queueing(index: u32) -> io::Result<Vec<String>> {
     header.flags = NLM_F_DUMP | NLM_F_REQUEST;
     let mut asked = TcMessage::default();
     asked.header.index = index as i32;
-    let mut request =
-        NetlinkMessage::new(header, NetlinkPayload::from(RouteNetlinkMessage::GetQueueDiscipline(asked)));
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(RouteNetlinkMessage::GetQueueDiscipline(asked)));
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
     request.serialize(&mut bytes);

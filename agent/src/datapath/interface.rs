@@ -223,9 +223,10 @@ impl Attached {
 /// Detaches what an earlier agent held and none of these does.
 pub fn release_others(in_force: &[&Datapath]) {
     for held in in_force.first().map(|datapath| datapath.pins.hooks()).unwrap_or_default() {
-        let is_wanted = in_force.iter().flat_map(|datapath| &datapath.attached).any(|attached| {
-            attached.holds(held.hook, &held.interface) && attached.holder == held.holder
-        });
+        let is_wanted = in_force
+            .iter()
+            .flat_map(|datapath| &datapath.attached)
+            .any(|attached| attached.holds(held.hook, &held.interface) && attached.holder == held.holder);
         if !is_wanted {
             // A pin that stays is found by the next agent; the limits of this one are in force.
             let _ = held.release();

@@ -7,9 +7,7 @@ use std::path::Path;
 
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
-use aya::programs::tc::{
-    NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact,
-};
+use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::util::KernelVersion;
 use common::packet::Direction;
@@ -69,7 +67,11 @@ pub fn attach(
     direction: Direction,
     pin: &Path,
 ) -> Result<(TcHold, bool), TcAttachError> {
-    if has_tcx() { attach_link(program, interface, direction, pin) } else { attach_filter(program, interface, direction, pin) }
+    if has_tcx() {
+        attach_link(program, interface, direction, pin)
+    } else {
+        attach_filter(program, interface, direction, pin)
+    }
 }
 
 fn attach_link(

@@ -119,9 +119,7 @@ impl Reader<'_> {
             let catalogue = &self.datapath_of(limit).image().catalogue;
             let mut sum = Counters::default();
             let mut spans = std::collections::BTreeSet::new();
-            for (counter, counted) in
-                (BYPASS_ROWS..).zip(catalogue).filter(|(_, counted)| counted.limit == nth)
-            {
+            for (counter, counted) in (BYPASS_ROWS..).zip(catalogue).filter(|(_, counted)| counted.limit == nth) {
                 let own = row(counter);
                 sum = sum.plus(Counters { passed: Traffic::default(), ..own });
                 // A limit with tiers has several rules in one span, whose packets count once.
@@ -249,7 +247,8 @@ impl Reader<'_> {
             }
             let (passed_packets, counted) = self.counted(&key, &sighted);
             // A slot counts the refusals of all its limits; they are told of under the one that refused last.
-            let throttled_packets = if self.limit_of(&key, &sighted).is_none_or(|limit| limit == nth) { counted } else { 0 };
+            let throttled_packets =
+                if self.limit_of(&key, &sighted).is_none_or(|limit| limit == nth) { counted } else { 0 };
             let mut remaining = u64::MAX;
             let mut wait = 0;
             for rule in &rules {
@@ -377,8 +376,7 @@ pub fn seconds_until(until: u64, now: u64) -> Option<f64> {
 }
 
 fn interface_name(index: u32) -> String {
-    nix::net::if_::if_indextoname(index)
-        .map_or_else(|_| index.to_string(), |name| name.to_string_lossy().into_owned())
+    nix::net::if_::if_indextoname(index).map_or_else(|_| index.to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 /// The clock that the kernel's programs read.

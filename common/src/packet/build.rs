@@ -185,6 +185,16 @@ impl Frame {
         self.segment(protocol, payload.to_vec(), None)
     }
 
+    /// Gives a finished frame, Ethernet and IPv4 without tags, another source; its transport checksum is left as it is.
+    pub fn set_ipv4_source(frame: &mut [u8], source: [u8; 4]) {
+        const NETWORK: usize = 14;
+        frame[NETWORK + 12..NETWORK + 16].copy_from_slice(&source);
+        frame[NETWORK + 10..NETWORK + 12].fill(0);
+        let header = usize::from(frame[NETWORK] & 0xf) * 4;
+        let sum = checksum(&frame[NETWORK..NETWORK + header]).to_be_bytes();
+        frame[NETWORK + 10..NETWORK + 12].copy_from_slice(&sum);
+    }
+
     fn segment(mut self, protocol: u8, mut segment: Vec<u8>, checksum_at: Option<usize>) -> Self {
         if let Some(place) = self.bytes.get_mut(self.next) {
             *place = protocol;

@@ -91,7 +91,8 @@ fn behind_extensions(bytes: &(impl Bytes + ?Sized), mut next: u8, mut offset: us
                 offset += (usize::from(length) + 2) * 4;
             }
             44 => {
-                let (Some((following, _)), Some(fragment)) = (bytes.u16(offset).map(halves), bytes.u16(offset + 2)) else {
+                let (Some((following, _)), Some(fragment)) = (bytes.u16(offset).map(halves), bytes.u16(offset + 2))
+                else {
                     return (NONE, 0);
                 };
                 next = following;

@@ -42,11 +42,7 @@ pub(super) fn publish<H: Host>(host: &H, slot: Slot) {
 #[inline(always)]
 pub(super) fn open_key<H: Host>(host: &H, rule: &Rule, key: &Key, now: Ticks, cost: u64) -> Opened {
     let slot = Slot::of(host, key);
-    if slot.exists() {
-        Opened { slot, is_reserved: 0, is_refused: 0 }
-    } else {
-        make_room(host, rule, slot, now, cost)
-    }
+    if slot.exists() { Opened { slot, is_reserved: 0, is_refused: 0 } } else { make_room(host, rule, slot, now, cost) }
 }
 
 /// A slot for a key that has none.

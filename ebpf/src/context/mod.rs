@@ -6,8 +6,8 @@ mod xdp;
 pub use tc::TcFrame;
 pub use xdp::XdpFrame;
 
-use common::packet::{Bytes, FURTHEST};
 use common::packet::reply::Reply;
+use common::packet::{Bytes, FURTHEST};
 use core::arch::asm;
 
 /// A frame that the program may change.

@@ -3,9 +3,7 @@
 use core::cell::Cell;
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
-use aya_ebpf::helpers::generated::{
-    bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes,
-};
+use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes};
 use common::packet::Bytes;
 use common::packet::reply::{LONGEST_REPLY, Reply};
 
@@ -168,8 +166,6 @@ impl Frame for TcFrame {
     fn put_reply(&mut self, offset: usize, reply: &Reply, words: usize) -> bool {
         let words = words.clamp(1, LONGEST_REPLY);
         // SAFETY: as in `put_addresses`; a reply has `LONGEST_REPLY` words.
-        unsafe {
-            bpf_skb_store_bytes(self.context, offset as u32, reply.as_ptr().cast(), 4 * words as u32, 0) == 0
-        }
+        unsafe { bpf_skb_store_bytes(self.context, offset as u32, reply.as_ptr().cast(), 4 * words as u32, 0) == 0 }
     }
 }

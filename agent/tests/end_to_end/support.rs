@@ -111,12 +111,82 @@ impl Network {
         inside(&self.server, work)
     }
 
+    /// A second veth pair between the two namespaces, without addresses.
+    pub fn add_link(&self, server_end: &str, client_end: &str) {
+        let (client, server) = (self.client.as_str(), self.server.as_str());
+        let pair = ["link", "add", server_end, "netns", server, "type", "veth", "peer", "name", client_end];
+        run("ip", &[&pair[..], &["netns", client]].concat());
+        run("ip", &["-n", client, "link", "set", client_end, "up"]);
+        run("ip", &["-n", server, "link", "set", server_end, "up"]);
+    }
+
+    /// A further address of the client's.
+    pub fn add_client_address(&self, address: &str) {
+        run("ip", &["-n", &self.client, "addr", "add", address, "dev", "client0"]);
+    }
+
+    /// An address for one of the server's devices, which is set up.
+    pub fn configure_server(&self, device: &str, address: &str) {
+        run("ip", &["-n", &self.server, "addr", "add", address, "dev", device]);
+        run("ip", &["-n", &self.server, "link", "set", device, "up"]);
+    }
+
+    pub fn set_mtu(&self, mtu: u32) {
+        for (namespace, device) in [(&self.client, "client0"), (&self.server, INTERFACE)] {
+            run("ip", &["-n", namespace, "link", "set", device, "mtu", &mtu.to_string()]);
+        }
+    }
+
+    /// Has the client's end take frames as a driver's, which is what XDP sends back to.
+    pub fn enable_gro(&self) {
+        let namespace = format!("--net=/run/netns/{}", self.client);
+        run("nsenter", &[&namespace, "ethtool", "-K", "client0", "gro", "on"]);
+    }
+
+    /// Packets with this mark are not routed to anybody.
+    pub fn drop_marked(&self, mark: u32) {
+        let rule = ["-n", &self.server, "rule", "add", "pref", "0", "fwmark", &mark.to_string(), "table", "99"];
+        run("ip", &["-n", &self.server, "rule", "add", "pref", "10", "table", "local"]);
+        run("ip", &["-n", &self.server, "rule", "del", "pref", "0"]);
+        run("ip", &rule);
+        run("ip", &["-n", &self.server, "route", "add", "blackhole", "default", "table", "99"]);
+    }
+
+    /// Puts another program on the XDP hook of the server's interface: one that passes everything.
+    pub fn hold_xdp_hook(&self) {
+        let other = self.folder.path().join("other.toml");
+        let pins = format!("{}-other", self.pins.display());
+        let control = self.folder.path().join("other.sock");
+        std::fs::write(
+            &other,
+            format!(
+                "[agent]\ninterfaces = [{INTERFACE:?}]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\n"
+            ),
+        )
+        .unwrap();
+        let mut child = self
+            .in_server(|| Command::new(agent().unwrap()).arg("--config").arg(&other).stderr(Stdio::null()).spawn())
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.has_program() {
+            assert!(Instant::now() < deadline, "no program was attached within a minute");
+            thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     /// A config with `[agent]` filled in: `agent` is added to that table, `rest` follows it.
     pub fn config(&self, agent: &str, rest: &str) -> PathBuf {
+        self.config_on(&[INTERFACE], agent, rest)
+    }
+
+    /// The same for other interfaces.
+    pub fn config_on(&self, interfaces: &[&str], agent: &str, rest: &str) -> PathBuf {
         let path = self.folder.path().join("limits.toml");
         let control = self.control();
         let text = format!(
-            "[agent]\ninterfaces = [\"{INTERFACE}\"]\ncontrol = {control:?}\npins = {:?}\n{agent}\n{rest}\n",
+            "[agent]\ninterfaces = {interfaces:?}\ncontrol = {control:?}\npins = {:?}\n{agent}\n{rest}\n",
             self.pins
         );
         std::fs::write(&path, text).unwrap();
@@ -140,7 +210,12 @@ impl Network {
 
     /// Starts an agent, and waits until it enforces.
     pub fn start(&self, agent: &str, rest: &str) -> Agent<'_> {
-        let config = self.config(agent, rest);
+        self.start_on(&[INTERFACE], agent, rest)
+    }
+
+    /// The same on other interfaces.
+    pub fn start_on(&self, interfaces: &[&str], agent: &str, rest: &str) -> Agent<'_> {
+        let config = self.config_on(interfaces, agent, rest);
         let mut child = self
             .in_server(|| {
                 Command::new(crate::support::agent().unwrap())
@@ -169,7 +244,19 @@ impl Network {
 
     /// Runs one command of the CLI against this network's agent.
     pub fn command(&self, arguments: &[&str]) -> Output {
+        self.command_with("WEIR_TEST", "1", arguments)
+    }
+
+    /// Runs one command that has to succeed.
+    pub fn told(&self, arguments: &[&str]) {
+        let output = self.command(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Runs one command of the CLI with a variable in its environment.
+    pub fn command_with(&self, variable: &str, value: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(agent().unwrap());
+        command.env(variable, value);
         command.args(arguments);
         if !matches!(arguments.first(), Some(&"check" | &"detach" | &"--config")) {
             command.arg("--control").arg(self.control());
@@ -196,9 +283,12 @@ impl Network {
 
     /// Counts datagrams that reach a UDP socket of the server, by source, until `done`.
     pub fn receiver(&self, port: u16) -> Receiver {
-        let socket = self.in_server(|| UdpSocket::bind(("0.0.0.0", port)).unwrap());
-        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(64 << 20)).unwrap();
-        Receiver { socket }
+        Receiver::new(self.in_server(|| UdpSocket::bind(("0.0.0.0", port)).unwrap()))
+    }
+
+    /// The same for a socket of the client's.
+    pub fn client_receiver(&self, address: &str) -> Receiver {
+        Receiver::new(self.in_client(|| UdpSocket::bind(address).unwrap()))
     }
 }
 
@@ -208,6 +298,7 @@ impl Drop for Network {
             let _ = Command::new("ip").args(["netns", "del", namespace]).status();
         }
         let _ = std::fs::remove_dir_all(&self.pins);
+        let _ = std::fs::remove_dir_all(format!("{}-other", self.pins.display()));
     }
 }
 
@@ -272,6 +363,33 @@ pub struct Receiver {
 }
 
 impl Receiver {
+    fn new(socket: UdpSocket) -> Self {
+        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(64 << 20)).unwrap();
+        Self { socket }
+    }
+
+    /// How many have arrived with each code point, once nothing more is on the way.
+    pub fn code_points(&self) -> [u64; 64] {
+        use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+        setsockopt(&self.socket, sockopt::IpRecvTos, &true).unwrap();
+        self.socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let mut counts = [0; 64];
+        loop {
+            let mut buffer = [0; 2048];
+            let mut parts = [std::io::IoSliceMut::new(&mut buffer)];
+            let mut control = nix::cmsg_space!(u8);
+            let Ok(message) = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty())
+            else {
+                return counts;
+            };
+            for message in message.cmsgs().unwrap() {
+                if let ControlMessageOwned::Ipv4Tos(tos) = message {
+                    counts[usize::from(tos >> 2)] += 1;
+                }
+            }
+        }
+    }
+
     /// How many have arrived from each source (its last octet), once nothing more is on the way.
     pub fn counts(&self) -> [u64; 256] {
         self.socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -295,12 +413,17 @@ pub struct Sender {
 impl Sender {
     /// Has to be made inside the client's namespace.
     pub fn new() -> Self {
+        Self::on("client0")
+    }
+
+    /// On another interface.
+    pub fn on(interface: &str) -> Self {
         use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
         let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None::<SockProtocol>).unwrap();
         // SAFETY: all zero is a valid value of this plain struct.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_ifindex = nix::net::if_::if_nametoindex("client0").unwrap() as i32;
+        address.sll_ifindex = nix::net::if_::if_nametoindex(interface).unwrap() as i32;
         Self { socket, address }
     }
 
@@ -346,4 +469,19 @@ impl Sender {
         }
         (sent + more, start.elapsed())
     }
+}
+
+/// A tunnel device whose packets are what is written to it. Has to be made inside the server's namespace.
+pub fn tunnel(name: &str) -> File {
+    let file = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+    // SAFETY: all zero is a valid value of this plain struct.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the request is live and of the type that this call takes.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    file
 }

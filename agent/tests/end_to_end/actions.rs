@@ -1,0 +1,179 @@
+//! What becomes of what a limit refuses: answered, marked, delayed.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use crate::support::Network;
+use crate::traffic::{PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("a_refused_connection_is_reset", reset_connection),
+    ("an_established_connection_that_is_refused_is_reset", reset_stream),
+    ("a_refused_datagram_is_answered_by_icmp", prohibited),
+    ("answers_are_limited_themselves", answers),
+    ("what_leaves_and_is_refused_is_answered_to_its_sender", rejected_egress),
+    ("a_marked_packet_goes_on_with_its_mark_and_code_point", mark),
+    ("a_limit_that_shapes_says_what_it_needs_and_drops_what_its_queue_does_not_hold", shape),
+];
+
+const CLIENT: &str = "10.77.0.2";
+
+fn connect(network: &Network) -> std::io::Result<TcpStream> {
+    network.in_client(|| TcpStream::connect_timeout(&"10.77.0.1:9000".parse().unwrap(), Duration::from_secs(30)))
+}
+
+/// Each way of attaching answers by means of its own.
+fn on_each_hook(limits: &str, test: impl Fn(&Network, &crate::support::Agent<'_>)) {
+    for attach in ["native", "tc"] {
+        let network = Network::new();
+        // XDP can send back only to a peer that takes frames as drivers hand them over.
+        network.enable_gro();
+        let agent = network.start(&format!("attach = {attach:?}"), limits);
+        test(&network, &agent);
+    }
+}
+
+fn reset_connection() {
+    let limits = "[[limit]]\nname = \"c\"\nrate = \"1/h\"\nburst = 3\nunit = \"connections\"\naction = \"reject\"\n";
+    on_each_hook(limits, |network, agent| {
+        let listener = network.in_server(|| TcpListener::bind("10.77.0.1:9000").unwrap());
+        let kept: Vec<_> = (0..3).map(|_| connect(network).unwrap()).collect();
+        for _ in 0..5 {
+            let error = connect(network).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+        }
+        assert_eq!(agent.counts("c"), (3, 5));
+        drop((listener, kept));
+    });
+}
+
+fn reset_stream() {
+    let limits = "[[limit]]\nname = \"p\"\nrate = \"1/h\"\nburst = 30\nprotocol = \"tcp\"\naction = \"reject\"\n";
+    on_each_hook(limits, |network, _| {
+        let listener = network.in_server(|| TcpListener::bind("10.77.0.1:9000").unwrap());
+        let mut stream = connect(network).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let error = (0..1_000)
+            .find_map(|_| {
+                std::thread::sleep(Duration::from_millis(2));
+                stream.write_all(b"x").err()
+            })
+            .expect("a thousand segments passed a limit of 30");
+        let is_reset = |kind| matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
+        assert!(is_reset(error.kind()), "{error}");
+        assert!(stream.read(&mut [0; 16]).is_ok_and(|count| count == 0) || is_reset(error.kind()));
+        drop(server);
+    });
+}
+
+fn prohibited() {
+    let limits = "[[limit]]\nname = \"d\"\nrate = \"1/h\"\nburst = 3\nprotocol = \"udp\"\naction = \"reject\"\n";
+    on_each_hook(limits, |network, agent| {
+        let receiver = network.receiver(PORT);
+        let socket = network.in_client(|| UdpSocket::bind((CLIENT, 0)).unwrap());
+        socket.connect(("10.77.0.1", PORT)).unwrap();
+        for _ in 0..3 {
+            socket.send(b"hello").unwrap();
+        }
+        assert_eq!(receiver.counts()[2], 3);
+        socket.send(b"one too many").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let error = socket.recv(&mut [0; 16]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH), "{error}");
+        assert_eq!(agent.counts("d"), (3, 1));
+    });
+}
+
+fn answers() {
+    let limits = "[[limit]]\nname = \"d\"\nrate = \"1/h\"\nburst = 1\nprotocol = \"udp\"\naction = \"reject\"\n";
+    on_each_hook(limits, |network, agent| {
+        let before = network.in_client(icmp_unreachables);
+        let start = Instant::now();
+        burst(network, &[udp_from(2)], 20_000);
+        let most = 100.0 + 1_000.0 * start.elapsed().as_secs_f64();
+        assert_eq!(agent.counts("d"), (1, 19_999));
+        let answered = network.in_client(icmp_unreachables) - before;
+        assert!(answered >= 100, "only {answered} were answered");
+        assert!(answered as f64 <= most, "{answered} were answered, of {most} at most");
+    });
+}
+
+/// ICMP messages of this kind that this namespace has received.
+fn icmp_unreachables() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Icmp: "));
+    let column = lines.next().unwrap().split(' ').position(|name| name == "InDestUnreachs").unwrap();
+    lines.next().unwrap().split(' ').nth(column).unwrap().parse().unwrap()
+}
+
+fn rejected_egress() {
+    let network = Network::new();
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"out\"\ndirection = \"egress\"\nrate = \"1/h\"\nburst = 2\nunit = \"connections\"\n\
+         action = \"reject\"\n",
+    );
+    let listener = network.in_client(|| TcpListener::bind((CLIENT, 9000)).unwrap());
+    let connect = || {
+        network.in_server(|| TcpStream::connect_timeout(&"10.77.0.2:9000".parse().unwrap(), Duration::from_secs(30)))
+    };
+    let kept: Vec<_> = (0..2).map(|_| connect().unwrap()).collect();
+    let error = connect().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+    assert_eq!(agent.counts("out"), (2, 1));
+    drop((listener, kept));
+}
+
+fn mark() {
+    let network = Network::new();
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"dear\"\nrate = \"1/h\"\nburst = 10\naction = { mark = { dscp = 10 } }\n\
+         [[limit]]\nname = \"dns\"\nports = [53]\nrate = \"1/h\"\nburst = 5\naction = { mark = { mark = 7 } }\n",
+    );
+    assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "tc", "XDP cannot mark");
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7)], 40);
+    // The code point is in the header, which is whole: what has a wrong checksum does not arrive.
+    let received = receiver.code_points();
+    assert_eq!((received[0], received[10]), (10, 30));
+    let counted = agent.limit("dear");
+    assert_eq!((&counted["passed"]["packets"], &counted["over"]["packets"]), (&40.into(), &30.into()));
+    assert_eq!(counted["throttled"]["packets"], 0);
+    // A mark is for this host's own rules to act on: here, for routing.
+    network.drop_marked(7);
+    let receiver = network.receiver(53);
+    let dns = common::packet::build::Frame::between(crate::support::CLIENT_MAC, crate::support::SERVER_MAC)
+        .ipv4([10, 77, 0, 9], crate::support::SERVER)
+        .udp(5000, 53, &[0; 22])
+        .build();
+    burst(&network, &[dns], 40);
+    assert_eq!(receiver.counts()[9], 5);
+    assert_eq!(agent.limit("dns")["over"]["packets"], 35);
+}
+
+fn shape() {
+    let network = Network::new();
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 20\nprotocol = \"udp\"\n\
+         algorithm = \"leaky-bucket\"\naction = \"shape\"\n",
+    );
+    let status = agent.json(&["status"]);
+    let note = status["notes"][0].as_str().unwrap();
+    assert!(note.contains("root fq") && note.contains("weir0"), "{note}");
+    let receiver = network.client_receiver("10.77.0.2:9000");
+    let socket = network.in_server(|| UdpSocket::bind("10.77.0.1:0").unwrap());
+    let start = Instant::now();
+    for _ in 0..500 {
+        let _ = socket.send_to(b"x", "10.77.0.2:9000");
+    }
+    let most = 20.0 + 100.0 * start.elapsed().as_secs_f64();
+    let received = receiver.counts()[1];
+    assert!(received >= 20 && received as f64 <= most, "{received} of {most}");
+    let (passed, throttled) = agent.counts("smooth");
+    assert_eq!((passed, passed + throttled), (received, 500));
+}

@@ -1,0 +1,163 @@
+//! `agent ban`, `unban`, `bans`.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Agent, Network};
+use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("a_ban_refuses_everything_until_it_is_lifted", ban),
+    ("a_ban_ends_by_itself_and_opens_no_hole_in_a_longer_one", expiry),
+    ("never_limit_is_stronger_than_a_ban", never_limit),
+    ("a_hundred_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent", list),
+    ("wrong_bans_are_told_and_ban_nobody", wrong),
+    ("a_hundred_thousand_prefixes_of_classes_load", classes),
+];
+
+const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\n";
+
+fn ban() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    let receiver = network.receiver(PORT);
+    network.told(&["ban", "10.77.0.7"]);
+    network.told(&["ban", "fd77:0:0:3::/64", "--for", "10m"]);
+    burst(&network, &[udp_from(7), udp_from(8)], 40);
+    burst(&network, &[udp6_from(v6(3, 1))], 9);
+    let counts = receiver.counts();
+    assert_eq!((counts[7], counts[8]), (0, 20));
+    let bans = agent.json(&["bans"]);
+    assert_eq!(bans[0]["cidr"], "10.77.0.7");
+    assert_eq!((&bans[0]["expires_in_seconds"], &bans[0]["throttled_packets"]), (&serde_json::Value::Null, &20.into()));
+    assert_eq!((&bans[1]["cidr"], &bans[1]["throttled_packets"]), (&"fd77:0:0:3::/64".into(), &9.into()));
+    let left = bans[1]["expires_in_seconds"].as_f64().unwrap();
+    assert!(left > 0.0 && left <= 600.0, "{left}");
+    let status = agent.json(&["status"]);
+    assert_eq!((&status["bypass"]["banned"], &status["bans"]), (&29.into(), &2.into()));
+    assert_eq!(status["totals"]["throttled_packets"], 29);
+    assert_eq!(agent.json(&["show", "10.77.0.7"])["ban"]["cidr"], "10.77.0.7");
+    assert_eq!(agent.json(&["show", "10.77.0.8"])["ban"], serde_json::Value::Null);
+
+    assert_eq!(agent.json(&["unban", "10.77.0.7"])["was_banned"], true);
+    assert_eq!(agent.json(&["unban", "10.77.0.7"])["was_banned"], false);
+    burst(&network, &[udp_from(7)], 10);
+    assert_eq!(receiver.counts()[7], 10);
+}
+
+/// Waits until no more than `count` bans are listed.
+fn wait_for_bans(agent: &Agent<'_>, count: usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while agent.json(&["bans"]).as_array().unwrap().len() > count {
+        assert!(Instant::now() < deadline, "a ban of a second is listed after a minute");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn expiry() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    let receiver = network.receiver(PORT);
+    network.told(&["ban", "10.77.0.7", "--for", "1s"]);
+    wait_for_bans(&agent, 0);
+    burst(&network, &[udp_from(7)], 10);
+    assert_eq!(receiver.counts()[7], 10);
+    // A short ban within a long one.
+    network.told(&["ban", "10.77.0.0/24", "--for", "1h"]);
+    network.told(&["ban", "10.77.0.7", "--for", "1s"]);
+    wait_for_bans(&agent, 1);
+    burst(&network, &[udp_from(7), udp_from(8)], 10);
+    assert_eq!((receiver.counts()[7], agent.json(&["bans"])[0]["throttled_packets"].as_u64().unwrap() > 0), (0, true));
+    // The clock that ends it is the kernel's: nobody has to be there.
+    network.told(&["unban", "10.77.0.0/24"]);
+    network.told(&["ban", "10.77.0.7", "--for", "1s"]);
+    agent.stop(Signal::SIGKILL);
+    std::thread::sleep(Duration::from_millis(1_100));
+    burst(&network, &[udp_from(7)], 10);
+    assert_eq!(receiver.counts()[7], 10);
+}
+
+fn never_limit() {
+    let network = Network::new();
+    let _agent = network.start("never_limit = [\"10.77.0.7\"]", LIMIT);
+    let receiver = network.receiver(PORT);
+    network.told(&["ban", "10.77.0.0/16"]);
+    burst(&network, &[udp_from(7), udp_from(8)], 40);
+    let counts = receiver.counts();
+    assert_eq!((counts[7], counts[8]), (20, 0));
+}
+
+fn list() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    let path = network.folder.path().join("list");
+    let mut text = String::from("# scrapers\n");
+    for number in 0..100_000u32 {
+        text += &format!("{}\n", std::net::Ipv4Addr::from(0x0b00_0000 + number));
+    }
+    text += "10.77.0.7  # the one that is here\n";
+    std::fs::write(&path, text).unwrap();
+    let start = Instant::now();
+    network.told(&["ban", "--file", path.to_str().unwrap()]);
+    println!("100,001 prefixes banned in {:.2} s", start.elapsed().as_secs_f64());
+    assert_eq!(agent.json(&["bans"]).as_array().unwrap().len(), 100_001);
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7), udp_from(8)], 40);
+    let counts = receiver.counts();
+    assert_eq!((counts[7], counts[8]), (0, 20));
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start("", LIMIT);
+    assert_eq!(agent.json(&["status"])["bans"], 100_001);
+    burst(&network, &[udp_from(7)], 10);
+    assert_eq!(receiver.counts()[7], 0);
+    let bans = agent.json(&["bans"]);
+    assert_eq!((&bans[0]["cidr"], &bans[0]["throttled_packets"]), (&"10.77.0.7".into(), &30.into()));
+}
+
+fn wrong() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    let path = network.folder.path().join("list");
+    std::fs::write(&path, "10.77.0.7\nnobody\n10.77.0.9/8\n").unwrap();
+    let refused = |arguments: &[&str], code: i32, messages: &[&str]| {
+        let output = network.command(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(messages.iter().all(|message| said.contains(message)), "{arguments:?}: {said}");
+    };
+    refused(
+        &["ban", "--file", path.to_str().unwrap()],
+        2,
+        &["list:2: ", "list:3: ", "10.0.0.0/8", "nothing was banned"],
+    );
+    refused(&["ban", "--file", "/nonexistent"], 1, &["/nonexistent"]);
+    refused(&["ban", "10.77.0.300"], 2, &["neither an address nor a prefix"]);
+    refused(&["ban", "10.77.0.7", "--for", "soon"], 2, &["soon"]);
+    refused(&["ban", "10.77.0.7", "--for", "0s"], 2, &["--for 10m"]);
+    refused(&["ban"], 2, &["CIDR"]);
+    refused(&["unban", "nobody"], 2, &["neither an address nor a prefix"]);
+    let own = network.command_with("SSH_CONNECTION", "10.77.0.2 50000 10.77.0.1 22", &["ban", "10.77.0.0/24"]);
+    assert_eq!(own.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&own.stderr).contains("--force"), "{own:?}");
+    assert_eq!(agent.json(&["bans"]).as_array().unwrap().len(), 0);
+}
+
+fn classes() {
+    let network = Network::new();
+    let list = |first: u32| -> String {
+        (0..50_000u32).map(|number| format!("\"{}\",", std::net::Ipv4Addr::from(first + number))).collect()
+    };
+    let classes = format!(
+        "[[class]]\nname = \"a\"\nmultiplier = 2\nsources = [{}\"10.77.0.7\"]\n\
+         [[class]]\nname = \"b\"\nunlimited = true\nsources = [{}\"10.77.0.8\"]\n",
+        list(0x0b00_0000),
+        list(0x0c00_0000)
+    );
+    let start = Instant::now();
+    let agent = network.start("", &format!("{classes}[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n"));
+    println!("100,002 prefixes in force in {:.2} s", start.elapsed().as_secs_f64());
+    burst(&network, &[udp_from(7), udp_from(8), udp_from(9)], 120);
+    assert_eq!(agent.counts("packets"), (30, 50));
+    assert_eq!(agent.json(&["show", "10.77.0.8"])["class"], "b");
+}

@@ -1,0 +1,75 @@
+//! A flood of made-up sources, and who is heard all the same.
+
+use std::time::{Duration, Instant};
+
+use common::packet::build::Frame;
+
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, Sender};
+use crate::traffic::PORT;
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("half_a_million_made_up_sources_push_out_nobody", fast),
+    ("half_a_million_made_up_sources_push_out_nobody_from_a_slow_limit", slow),
+];
+
+const MADE_UP: u32 = 500_000;
+const POLITE: usize = 50;
+
+fn udp(source: [u8; 4]) -> Vec<u8> {
+    Frame::between(CLIENT_MAC, SERVER_MAC).ipv4(source, SERVER).udp(5000, PORT, &[0; 22]).build()
+}
+
+/// Fifty polite sources, a greedy one, and a flood of sources that come once each. `rate` a second, `burst` at once; the
+/// polite send `polite` each, spread over the flood.
+fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
+    let network = Network::new();
+    let agent = network.start("max_sources = 10000", limit);
+    let receiver = network.receiver(PORT);
+    let mut made_up = udp([11, 0, 0, 0]);
+    let greedy = udp([10, 77, 0, 200]);
+    let polite_frames: Vec<_> = (1..=POLITE as u8).map(|last| udp([10, 77, 0, last])).collect();
+    // One round: a packet of each polite source, and the share of the flood and of the greedy one that goes with it.
+    let share = MADE_UP as usize / polite;
+    let (start, sent_greedy) = network.in_client(|| {
+        let sender = Sender::new();
+        let mut sent_greedy = 0u64;
+        let mut number = 0x0b00_0000u32;
+        let start = Instant::now();
+        for _ in 0..polite {
+            polite_frames.iter().for_each(|frame| sender.send(frame));
+            for nth in 0..share {
+                number += 1;
+                Frame::set_ipv4_source(&mut made_up, number.to_be_bytes());
+                sender.send(&made_up);
+                if nth % 4 == 0 {
+                    sender.send(&greedy);
+                    sent_greedy += 1;
+                }
+            }
+        }
+        (start, sent_greedy)
+    });
+    let time = start.elapsed();
+    let flood_rate = f64::from(MADE_UP) / time.as_secs_f64();
+    println!("{flood_rate:.0} made-up sources a second");
+    let counts = receiver.counts();
+    let heard: u64 = counts[1..=POLITE].iter().sum();
+    let sent = (POLITE * polite) as u64;
+    let greedy_heard = counts[200] as f64;
+    let allowed = burst + rate * time.as_secs_f64();
+    assert!(sent_greedy as f64 > 3.0 * allowed, "the greedy one was not greedy");
+    assert!(heard * 100 > sent * 99, "of the polite, {heard} of {sent} were heard");
+    assert!(greedy_heard <= 1.1 * allowed, "the greedy one got {greedy_heard}, its limit is {allowed}");
+    let status = agent.json(&["status"]);
+    println!("the polite: {heard} of {sent}; the greedy one: {greedy_heard} of {allowed:.0}; {}", status["sources"]);
+    assert!(time < Duration::from_secs(60), "the flood took {time:?}: that is none");
+}
+
+fn fast() {
+    // A polite source sends 100 in the time of the flood, its burst alone.
+    flood("[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 200\n", 1_000.0, 200.0, 100);
+}
+
+fn slow() {
+    flood("[[limit]]\nname = \"packets\"\nrate = \"60/h\"\n", 60.0 / 3_600.0, 60.0, 50);
+}

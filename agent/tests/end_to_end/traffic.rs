@@ -1,0 +1,44 @@
+//! Packets that tests send, and limits they are held to.
+
+use std::time::Duration;
+
+use common::packet::build::Frame;
+
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6, Sender};
+
+pub const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 100\n";
+pub const PORT: u16 = 9000;
+
+pub fn udp_from(last: u8) -> Vec<u8> {
+    Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, last], SERVER).udp(5000, PORT, &[0; 22]).build()
+}
+
+pub fn udp6_from(source: [u8; 16]) -> Vec<u8> {
+    Frame::between(CLIENT_MAC, SERVER_MAC).ipv6(source, SERVER6).udp(5000, PORT, &[0; 22]).build()
+}
+
+pub fn v6(last_of_prefix: u8, last: u8) -> [u8; 16] {
+    [0xfd, 0x77, 0, 0, 0, 0, 0, last_of_prefix, 0, 0, 0, 0, 0, 0, 0, last]
+}
+
+/// Sends `count` frames as fast as it goes.
+pub fn burst(network: &Network, frames: &[Vec<u8>], count: usize) {
+    network.in_client(|| {
+        let sender = Sender::new();
+        for frame in frames.iter().cycle().take(count) {
+            sender.send(frame);
+        }
+    });
+}
+
+pub fn flood(network: &Network, frames: &[Vec<u8>], per_millisecond: usize, seconds: u64) -> (u64, Duration) {
+    network.in_client(|| Sender::new().flood(frames, per_millisecond, Duration::from_secs(seconds), 2_200))
+}
+
+/// A burst large enough that a sender which the host holds up for a while loses no allowance by it.
+pub const WIDE_LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 2000\n";
+
+/// What that limit passes in a time, by its definition.
+pub fn allowed(time: Duration) -> f64 {
+    2_000.0 + 1_000.0 * time.as_secs_f64()
+}

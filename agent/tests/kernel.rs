@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use aya::programs::TestRunOptions;
 use common::packet::build::Frame;
+use common::packet::reply::Reply;
 use common::packet::{Depth, Direction, Link, parse};
 use common::rule::{Size, Subject};
 use common::settings::{Runtime, span_index};
@@ -56,6 +57,17 @@ fn main() {
         many_rules();
         Ok(())
     }));
+    let others: [(&str, fn()); 3] = [
+        ("answers_of_both_hooks_are_those_of_the_function", answers),
+        ("an_elastic_limit_gives_more_while_the_agent_says_there_is_room", elastic),
+        ("packets_that_are_shaped_leave_one_after_the_other", shape),
+    ];
+    trials.extend(others.map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    }));
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(obstacle.is_some())).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -95,7 +107,7 @@ fn run(datapath: &Datapath, frame: &[u8], repeat: u32) -> u32 {
     let mut options = TestRunOptions::new();
     options.data_in = Some(frame);
     options.repeat = repeat;
-    datapath.test_xdp(options).unwrap().return_value
+    datapath.test_run(Entry::Xdp, options).unwrap().return_value
 }
 
 fn frame(source: u32, length: usize) -> Vec<u8> {
@@ -267,4 +279,155 @@ fn many_rules() {
     let loaded = config::parse(std::path::Path::new("limits.toml"), &text).unwrap();
     let error = compile(&loaded.config, Direction::Ingress).unwrap_err();
     assert!(error.to_string().contains("17 rules"), "{error}");
+}
+
+/// Runs an entry point on a frame: (verdict, what the frame became).
+fn answered(datapath: &Datapath, entry: Entry, frame: &[u8]) -> (u32, Vec<u8>) {
+    let mut out = vec![0; 2_048];
+    let mut options = TestRunOptions::new();
+    options.data_in = Some(frame);
+    options.data_out = Some(&mut out);
+    let result = datapath.test_run(entry, options).unwrap();
+    out.truncate(result.data_size_out as usize);
+    (result.return_value, out)
+}
+
+fn answers() {
+    const XDP_TX: u32 = 3;
+    const TC_ACT_SHOT: u32 = 2;
+    const TC_ACT_REDIRECT: u32 = 7;
+    const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [198, 51, 100, 7]);
+    let v6 = |last: u8| [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    // A byte limit that nothing fits into.
+    let mut image = image(
+        "[[limit]]\nname = \"a\"\nrate = \"1514B/day\"\nunit = \"bytes\"\naction = \"reject\"\nkey = \"interface\"\n",
+    );
+    image.settings.given_clock = 1;
+    let pins = Pins::new();
+    let mut datapath = load(&image, &pins);
+    datapath.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
+    let full = Frame::ethernet().ipv4(V4.0, V4.1).udp(1, 2, &[0; 1_472]).build();
+    let mut nanoseconds = 3_600_000_000_000;
+    datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+    for entry in [Entry::Xdp, Entry::Tc] {
+        let _ = answered(&datapath, entry, &full);
+    }
+    let frames = [
+        Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 2, b""),
+        Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 16, &[7; 1_000]),
+        Frame::ethernet().ipv4_with_options(V4.0, V4.1, 4).tcp(1, 2, 16, b"data"),
+        Frame::ethernet().ipv4(V4.0, V4.1).udp(1, 2, b""),
+        Frame::ethernet().ipv4(V4.0, V4.1).udp(1, 2, &[7; 1_000]),
+        Frame::ethernet().ipv4(V4.0, V4.1).icmp(8),
+        Frame::ethernet().ipv6(v6(1), v6(2)).tcp(1, 2, 2, b""),
+        Frame::ethernet().ipv6(v6(1), v6(2)).empty_extension(60).tcp(1, 2, 2, b""),
+        Frame::ethernet().ipv6(v6(1), v6(2)).udp(1, 2, b""),
+        Frame::ethernet().ipv6(v6(1), v6(2)).icmp(128),
+        Frame::ethernet().vlan(5).ipv4(V4.0, V4.1).tcp(1, 2, 2, b""),
+        Frame::ethernet().vlan(5).vlan(6).ipv6(v6(1), v6(2)).udp(1, 2, b""),
+        // Not answered.
+        Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 4, b""),
+        Frame::ethernet().ipv4(V4.0, [224, 0, 0, 1]).udp(1, 2, b""),
+    ];
+    for (nth, frame) in frames.into_iter().enumerate() {
+        let frame = frame.build();
+        let packet = parse(frame.as_slice(), Link::Ethernet, Depth::Ports).unwrap();
+        let mut reply = Reply::EMPTY;
+        let words = reply.answer(frame.as_slice(), &packet);
+        let mut expected = frame[..usize::from(packet.network_offset)].to_vec();
+        expected[..6].copy_from_slice(&frame[6..12]);
+        expected[6..12].copy_from_slice(&frame[..6]);
+        expected.extend((0..words).flat_map(|nth| reply.word(nth).to_ne_bytes()));
+        nanoseconds += 1_000_000_000;
+        datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+        for (entry, sent, dropped) in [(Entry::Xdp, XDP_TX, XDP_DROP), (Entry::Tc, TC_ACT_REDIRECT, TC_ACT_SHOT)] {
+            let (verdict, out) = answered(&datapath, entry, &frame);
+            if words == 0 {
+                assert_eq!(verdict, dropped, "frame {nth} at {entry:?}");
+            } else {
+                assert_eq!(verdict, sent, "frame {nth} at {entry:?}");
+                assert_eq!(out, expected, "frame {nth} at {entry:?}");
+            }
+        }
+    }
+    // A hundred at once, and no more before time passes.
+    nanoseconds += 1_000_000_000;
+    datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+    let syn = Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 2, b"").build();
+    let sent = (0..300).filter(|_| answered(&datapath, Entry::Xdp, &syn).0 == XDP_TX).count();
+    assert_eq!(sent, 100);
+}
+
+fn elastic() {
+    let mut image =
+        image("[[limit]]\nname = \"a\"\nrate = \"1/h\"\nburst = 10\nthrottle = { elastic = { up_to = 3.0 } }\n");
+    image.settings.given_clock = 1;
+    let pins = Pins::new();
+    let mut datapath = load(&image, &pins);
+    let nanoseconds = 3_600_000_000_000;
+    let mut passed = 0;
+    for (has_room, expected) in [(0, 10), (1, 30), (0, 30)] {
+        datapath.set_runtime(Runtime { nanoseconds, has_room, ..Runtime::default() }).unwrap();
+        passed += (0..100).filter(|_| run(&datapath, &frame(1, 20), 1) == XDP_PASS).count();
+        assert_eq!(passed, expected, "has_room = {has_room}");
+    }
+    let over: u64 = datapath.counters().unwrap().iter().map(|row| row.over.packets).sum();
+    assert_eq!(over, 20);
+}
+
+/// The fields of `__sk_buff` that a test gives and takes: 192 bytes of it.
+#[derive(Clone)]
+struct Buffer([u8; 192]);
+
+impl Buffer {
+    const MARK: usize = 8;
+    const TIMESTAMP: usize = 152;
+
+    fn new() -> Self {
+        Self([0; 192])
+    }
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.0[at..at + 4].try_into().unwrap())
+    }
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.0[at..at + 8].try_into().unwrap())
+    }
+}
+
+fn shape() {
+    const TC_ACT_UNSPEC: u32 = u32::MAX;
+    const TC_ACT_SHOT: u32 = 2;
+    let text = "[agent]\ninterfaces = [\"lo\"]\n\
+        [[limit]]\nname = \"a\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 10\nprotocol = \"udp\"\n\
+        algorithm = \"leaky-bucket\"\naction = \"shape\"\n\
+        [[limit]]\nname = \"b\"\ndirection = \"egress\"\nrate = \"1/h\"\nburst = 5\nprotocol = \"udp\"\n\
+        action = { mark = { mark = 7 } }\n";
+    let loaded = config::parse(std::path::Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+    let mut image = compile(&loaded.config, Direction::Egress).unwrap();
+    image.settings.given_clock = 1;
+    let pins = Pins::new();
+    let mut datapath = Datapath::load(image, &PinDirectory::open(&pins.0).unwrap()).unwrap();
+    datapath.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
+    let mut nanoseconds = 3_600_000_000_000u64;
+    let mut send = |later: u64| {
+        nanoseconds += later;
+        datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+        let (given, mut taken) = (Buffer::new(), Buffer::new());
+        let frame = frame(1, 20);
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(&frame);
+        options.ctx_in = Some(&given.0);
+        options.ctx_out = Some(&mut taken.0);
+        let verdict = datapath.test_run(Entry::Tc, options).unwrap().return_value;
+        let at = taken.u64(Buffer::TIMESTAMP);
+        (verdict, if at == 0 { 0 } else { at - nanoseconds }, taken.u32(Buffer::MARK))
+    };
+    // Ten milliseconds apart, whenever they come; the sixth is over the other limit and marked.
+    for turn in 0..10u64 {
+        let mark = if turn < 5 { 0 } else { 7 };
+        assert_eq!(send(0), (TC_ACT_UNSPEC, turn * 10_000_000, mark), "packet {turn}");
+    }
+    assert_eq!(send(0).0, TC_ACT_SHOT, "the queue is full");
+    assert_eq!(send(10_000_000), (TC_ACT_UNSPEC, 90_000_000, 7));
+    assert_eq!(send(1_000_000_000), (TC_ACT_UNSPEC, 0, 7), "an empty queue makes nobody wait");
 }

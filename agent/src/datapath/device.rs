@@ -2,34 +2,35 @@
 
 use std::io;
 
+use common::packet::Link;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkLayerType, LinkMessage};
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use nix::ifaddrs::getifaddrs;
-
-use common::packet::Link;
 
 /// What the frames of a device begin with.
 ///
 /// # Errors
 ///
 /// When the kernel does not tell, or the device's frames begin with something that is neither Ethernet nor IP.
-pub fn link(interface: &str) -> io::Result<Link> {
-    let hardware = getifaddrs()?
-        .filter(|entry| entry.interface_name == interface)
-        .find_map(|entry| Some(entry.address?.as_link_addr()?.hatype()))
-        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-    match hardware {
-        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(Link::Ethernet),
+pub fn link(index: u32) -> io::Result<Link> {
+    let answers = ask(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+    let link_layer = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) if link.header.index == index => Some(link.header.link_layer_type),
+        _ => None,
+    });
+    match link_layer.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))? {
+        LinkLayerType::Ether | LinkLayerType::Loopback => Ok(Link::Ethernet),
         // Tunnels: tun, WireGuard, IP in IP, GRE, SIT.
-        libc::ARPHRD_NONE
-        | libc::ARPHRD_TUNNEL
-        | libc::ARPHRD_TUNNEL6
-        | libc::ARPHRD_SIT
-        | libc::ARPHRD_IPGRE
-        | libc::ARPHRD_PPP => Ok(Link::RawIp),
-        other => Err(io::Error::other(format!("its frames are of type {other}, neither Ethernet nor IP"))),
+        LinkLayerType::None
+        | LinkLayerType::Tunnel
+        | LinkLayerType::Tunnel6
+        | LinkLayerType::Sit
+        | LinkLayerType::Ipgre
+        | LinkLayerType::Ppp
+        | LinkLayerType::Rawip => Ok(Link::RawIp),
+        other => Err(io::Error::other(format!("its frames are of type {other:?}, neither Ethernet nor IP"))),
     }
 }
 
@@ -40,37 +41,14 @@ pub fn link(interface: &str) -> io::Result<Link> {
 ///
 /// When the kernel does not tell.
 pub fn queueing(index: u32) -> io::Result<Vec<String>> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_DUMP | NLM_F_REQUEST;
-    let mut asked = TcMessage::default();
-    asked.header.index = index as i32;
-    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(RouteNetlinkMessage::GetQueueDiscipline(asked)));
-    request.finalize();
-    let mut bytes = vec![0; request.buffer_len()];
-    request.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-
-    let mut kinds = Vec::new();
-    loop {
-        let (answer, _) = socket.recv_from_full()?;
-        let mut rest = answer.as_slice();
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
-            match message.payload {
-                NetlinkPayload::Done(_) => return Ok(kinds),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewQueueDiscipline(discipline)) => {
-                    kinds.extend(egress_kind(&discipline, index));
-                }
-                _ => {}
-            }
-            let length = (message.header.length as usize).next_multiple_of(4).max(16);
-            rest = rest.get(length..).unwrap_or(&[]);
-        }
-    }
+    let answers = ask(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))?;
+    Ok(answers
+        .into_iter()
+        .filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewQueueDiscipline(discipline) => egress_kind(&discipline, index),
+            _ => None,
+        })
+        .collect())
 }
 
 /// The kind of a discipline of this device, unless it is the hook for programs, or one for what comes in.
@@ -83,4 +61,35 @@ fn egress_kind(discipline: &TcMessage, index: u32) -> Option<String> {
         TcAttribute::Kind(kind) => Some(kind.clone()),
         _ => None,
     })
+}
+
+/// Asks the kernel for a list, and waits for all of it.
+fn ask(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(question));
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let mut answers = Vec::new();
+    loop {
+        let (part, _) = socket.recv_from_full()?;
+        let mut rest = part.as_slice();
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(answers),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                _ => {}
+            }
+            // Messages begin at multiples of four, and none is shorter than its header.
+            let length = (message.header.length as usize).next_multiple_of(4).max(16);
+            rest = rest.get(length..).unwrap_or(&[]);
+        }
+    }
 }

@@ -64,8 +64,8 @@ impl Datapath {
     pub fn attach(&mut self, interface: &str, attach: Attach) -> Result<Option<String>, AttachError> {
         let index = nix::net::if_::if_nametoindex(interface)
             .map_err(|_| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })?;
-        let link = device::link(interface)
-            .map_err(|source| AttachError::NoLink { interface: interface.to_owned(), source })?;
+        let link =
+            device::link(index).map_err(|source| AttachError::NoLink { interface: interface.to_owned(), source })?;
         if self.direction() == Direction::Egress {
             self.attach_tc(interface, index, link)?;
             return Ok(None);

@@ -20,7 +20,7 @@ pub use sources::{SlotView, Sources};
 
 use aya::maps::lpm_trie::Key as TrieKey;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray};
-use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult, Xdp};
+use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
 use common::counters::{Counters, Sighted, TableCounters};
 use common::key::{HashSeed, Key};
@@ -225,14 +225,17 @@ impl Datapath {
         .map_err(|error| LoadError::from_program(name, error))
     }
 
-    /// Runs the prepared XDP program on given packets.
+    /// Runs a prepared entry point on given packets.
     ///
     /// # Errors
     ///
-    /// When the object is not ours, or the program not prepared.
-    pub fn test_xdp(&self, options: TestRunOptions<'_>) -> Result<TestRunResult, LoadError> {
-        let program = self.ebpf.program(Entry::Xdp.name(&self.settings)).ok_or(LoadError::ForeignObject)?;
-        Ok(<&Xdp>::try_from(program)?.test_run(options)?)
+    /// When the object is not ours, or the entry point not prepared.
+    pub fn test_run(&self, entry: Entry, options: TestRunOptions<'_>) -> Result<TestRunResult, LoadError> {
+        match self.ebpf.program(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)? {
+            Program::Xdp(program) => Ok(program.test_run(options)?),
+            Program::SchedClassifier(program) => Ok(program.test_run(options)?),
+            _ => Err(LoadError::ForeignObject),
+        }
     }
 
     fn program<'e, P>(&'e mut self, entry: Entry) -> Result<P, LoadError>

@@ -27,8 +27,7 @@ fn connect(network: &Network) -> std::io::Result<TcpStream> {
 fn on_each_hook(limits: &str, test: impl Fn(&Network, &crate::support::Agent<'_>)) {
     for attach in ["native", "tc"] {
         let network = Network::new();
-        // XDP can send back only to a peer that takes frames as drivers hand them over.
-        network.enable_gro();
+        network.accept_xdp_frames();
         let agent = network.start(&format!("attach = {attach:?}"), limits);
         test(&network, &agent);
     }
@@ -131,7 +130,7 @@ fn mark() {
     let network = Network::new();
     let agent = network.start(
         "",
-        "[[limit]]\nname = \"dear\"\nrate = \"1/h\"\nburst = 10\naction = { mark = { dscp = 10 } }\n\
+        "[[limit]]\nname = \"dear\"\nports = [9000]\nrate = \"1/h\"\nburst = 10\naction = { mark = { dscp = 10 } }\n\
          [[limit]]\nname = \"dns\"\nports = [53]\nrate = \"1/h\"\nburst = 5\naction = { mark = { mark = 7 } }\n",
     );
     assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "tc", "XDP cannot mark");

@@ -137,10 +137,38 @@ impl Network {
         }
     }
 
-    /// Has the client's end take frames as a driver's, which is what XDP sends back to.
-    pub fn enable_gro(&self) {
-        let namespace = format!("--net=/run/netns/{}", self.client);
-        run("nsenter", &[&namespace, "ethtool", "-K", "client0", "gro", "on"]);
+    /// Has the client's end take frames from XDP's transmission, which a veth does only with a program of its own: one
+    /// that passes everything.
+    pub fn accept_xdp_frames(&self) {
+        self.pass_everything(&self.client, "client0");
+    }
+
+    /// Puts another program on the XDP hook of the server's interface: one that passes everything.
+    pub fn hold_xdp_hook(&self) {
+        self.pass_everything(&self.server, INTERFACE);
+    }
+
+    fn pass_everything(&self, namespace: &str, interface: &str) {
+        let config = self.folder.path().join("other.toml");
+        let control = self.folder.path().join("other.sock");
+        let pins = self.other_pins();
+        let text = format!("interfaces = [{interface:?}]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\n");
+        std::fs::write(&config, format!("[agent]\n{text}")).unwrap();
+        let mut command = Command::new(agent().unwrap());
+        command.arg("--config").arg(&config).stderr(Stdio::null());
+        let mut child = inside(namespace, || command.spawn()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !has_program(namespace, interface) {
+            assert!(child.try_wait().unwrap().is_none(), "the program was not attached");
+            assert!(Instant::now() < deadline, "no program was attached within a minute");
+            thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn other_pins(&self) -> PathBuf {
+        PathBuf::from(format!("{}-other", self.pins.display()))
     }
 
     /// Packets with this mark are not routed to anybody.
@@ -150,30 +178,6 @@ impl Network {
         run("ip", &["-n", &self.server, "rule", "del", "pref", "0"]);
         run("ip", &rule);
         run("ip", &["-n", &self.server, "route", "add", "blackhole", "default", "table", "99"]);
-    }
-
-    /// Puts another program on the XDP hook of the server's interface: one that passes everything.
-    pub fn hold_xdp_hook(&self) {
-        let other = self.folder.path().join("other.toml");
-        let pins = format!("{}-other", self.pins.display());
-        let control = self.folder.path().join("other.sock");
-        std::fs::write(
-            &other,
-            format!(
-                "[agent]\ninterfaces = [{INTERFACE:?}]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\n"
-            ),
-        )
-        .unwrap();
-        let mut child = self
-            .in_server(|| Command::new(agent().unwrap()).arg("--config").arg(&other).stderr(Stdio::null()).spawn())
-            .unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !self.has_program() {
-            assert!(Instant::now() < deadline, "no program was attached within a minute");
-            thread::sleep(Duration::from_millis(20));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     /// A config with `[agent]` filled in: `agent` is added to that table, `rest` follows it.
@@ -204,8 +208,7 @@ impl Network {
 
     /// Whether an XDP program is on the interface.
     pub fn has_program(&self) -> bool {
-        let output = Command::new("ip").args(["-n", &self.server, "-d", "link", "show", INTERFACE]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).contains("xdp")
+        has_program(&self.server, INTERFACE)
     }
 
     /// Starts an agent, and waits until it enforces.
@@ -298,8 +301,13 @@ impl Drop for Network {
             let _ = Command::new("ip").args(["netns", "del", namespace]).status();
         }
         let _ = std::fs::remove_dir_all(&self.pins);
-        let _ = std::fs::remove_dir_all(format!("{}-other", self.pins.display()));
+        let _ = std::fs::remove_dir_all(self.other_pins());
     }
+}
+
+fn has_program(namespace: &str, interface: &str) -> bool {
+    let output = Command::new("ip").args(["-n", namespace, "-d", "link", "show", interface]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("xdp")
 }
 
 fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {

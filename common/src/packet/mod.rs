@@ -19,7 +19,7 @@ pub use address::Address;
 pub trait Bytes {
     /// The byte at `offset`, `None` past the end.
     ///
-    /// Where `offset` is not a constant, prefer [`Bytes::u16`]: compilers turn the check for one byte into one that the
+    /// Where `offset` is 0 or not a constant, prefer [`Bytes::u16`]: compilers turn the check for one byte into one that the
     /// kernel's verifier does not follow.
     fn u8(&self, offset: usize) -> Option<u8>;
     /// The big-endian number at `offset`.
@@ -248,7 +248,7 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub fn parse(bytes: &(impl Bytes + ?Sized), link: Link, depth: Depth) -> Result<Packet, Unparsed> {
     let (is_ipv4, offset) = match link {
         Link::Ethernet => ethernet(bytes)?,
-        Link::RawIp => match bytes.u8(0).ok_or(Unparsed::TruncatedAddress)? >> 4 {
+        Link::RawIp => match bytes.u16(0).ok_or(Unparsed::TruncatedAddress)? >> 12 {
             4 => (true, 0),
             6 => (false, 0),
             _ => return Err(Unparsed::BadVersion),

@@ -15,7 +15,7 @@ const NEIGHBOUR_DISCOVERY: core::ops::RangeInclusive<u8> = 133..=137;
 
 #[inline(always)]
 pub(super) fn ipv4(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -> Result<Packet, Unparsed> {
-    let version = bytes.u8(offset).ok_or(Unparsed::TruncatedAddress)?;
+    let version = (bytes.u16(offset).ok_or(Unparsed::TruncatedAddress)? >> 8) as u8;
     let destination = bytes.u32(offset + 16).ok_or(Unparsed::TruncatedAddress)?;
     let source = bytes.u32(offset + 12).ok_or(Unparsed::TruncatedAddress)?;
     let header = usize::from(version & 0xf) * 4;
@@ -44,7 +44,7 @@ pub(super) fn ipv4(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -
 
 #[inline(always)]
 pub(super) fn ipv6(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -> Result<Packet, Unparsed> {
-    let version = bytes.u8(offset).ok_or(Unparsed::TruncatedAddress)?;
+    let version = (bytes.u16(offset).ok_or(Unparsed::TruncatedAddress)? >> 8) as u8;
     let destination_lo = bytes.u64(offset + 32).ok_or(Unparsed::TruncatedAddress)?;
     let destination_hi = bytes.u64(offset + 24).ok_or(Unparsed::TruncatedAddress)?;
     let source_lo = bytes.u64(offset + 16).ok_or(Unparsed::TruncatedAddress)?;

@@ -18,7 +18,8 @@ pub trait Frame: Bytes {
     /// Bytes of payload in each packet that the frame stands for; 0 if it is one packet.
     fn segment(&self) -> u32;
 
-    /// Cuts or extends the frame; `false` if that cannot be.
+    /// Cuts or extends the frame, all but the link header's type and tags of which is to be written anew; `false` if that
+    /// cannot be.
     fn resize(&mut self, length: usize) -> bool;
 
     /// Writes an Ethernet header's first twelve bytes; `false` if there are not as many.

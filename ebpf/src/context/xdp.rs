@@ -1,12 +1,15 @@
 //! A frame as the driver hands it over.
 
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::{bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
-use common::packet::Bytes;
+use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
 use common::packet::reply::{LONGEST_REPLY, Reply};
+use common::packet::{Bytes, MAX_TAGS};
 
 use super::Frame;
 use crate::maps::setting;
+
+/// What the longest reply has more than the shortest packet that is answered.
+const MOST_MISSING: usize = 4 * LONGEST_REPLY;
 
 /// The frame of an XDP program.
 pub struct XdpFrame {
@@ -99,13 +102,26 @@ impl Frame for XdpFrame {
 
     #[inline(always)]
     fn resize(&mut self, length: usize) -> bool {
-        let delta = length as i32 - self.length() as i32;
+        let present = self.length() as usize;
+        let missing = length.saturating_sub(present);
+        if missing == 0 {
+            // SAFETY: the context is the one the program was called with.
+            let failed = unsafe { bpf_xdp_adjust_tail(self.context, length as i32 - present as i32) };
+            *self = Self::new(self.context);
+            return failed == 0;
+        }
+        // Drivers promise room before a frame, and none behind it.
+        if missing > MOST_MISSING {
+            return false;
+        }
+        // Type and tags follow the addresses, to where they will begin. What is copied beyond them is written anew.
+        let Some(rest) = self.at::<[u16; 2 * MAX_TAGS + 1]>(12) else { return false };
         // SAFETY: the context is the one the program was called with.
-        if unsafe { bpf_xdp_adjust_tail(self.context, delta) } != 0 {
+        if unsafe { bpf_xdp_adjust_head(self.context, -(missing as i32)) } != 0 {
             return false;
         }
         *self = Self::new(self.context);
-        true
+        self.put(12, rest)
     }
 
     #[inline(always)]

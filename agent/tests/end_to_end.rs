@@ -15,8 +15,13 @@ const PORT: u16 = 9000;
 fn main() {
     let arguments = Arguments::from_args();
     let obstacle = support::obstacle();
-    if let Some(reason) = obstacle {
-        eprintln!("skipped: {reason}");
+    let is_too_old = weir::datapath::is_kernel_too_old();
+    match (obstacle, is_too_old) {
+        (Some(reason), _) => eprintln!("skipped: {reason}"),
+        (None, true) => {
+            eprintln!("skipped: this kernel is older than Linux 5.15, so that all it can show is a refusal")
+        }
+        (None, false) => eprintln!("skipped: the refusal of kernels before Linux 5.15, since this one is newer"),
     }
     let tests: &[(&str, fn())] = &[
         ("a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time", greedy),
@@ -40,15 +45,17 @@ fn main() {
         ("a_root_without_the_capabilities_is_told_which", capabilities),
         ("reset_gives_a_source_its_whole_allowance", reset),
     ];
-    let trials = tests
-        .iter()
-        .map(|(name, test)| {
+    let refusal: (&str, fn()) = ("a_kernel_that_is_too_old_is_refused_in_plain_words_and_left_alone", old_kernel);
+    let served = tests.iter().map(|test| (test, !is_too_old));
+    let trials = served
+        .chain([(&refusal, is_too_old)])
+        .map(|((name, test), fits)| {
             let test = *test;
             Trial::test(*name, move || {
                 test();
                 Ok(())
             })
-            .with_ignored_flag(obstacle.is_some())
+            .with_ignored_flag(obstacle.is_some() || !fits)
         })
         .collect();
     libtest_mimic::run(&arguments, trials).exit();
@@ -442,6 +449,15 @@ fn reset() {
     assert_eq!(agent.json(&["show", "10.77.0.7"])["limits"][0]["remaining"], 10);
     burst(&network, &[udp_from(7)], 30);
     assert_eq!(agent.counts("packets"), (20, 40));
+}
+
+fn old_kernel() {
+    let network = Network::new();
+    let output = network.run_to_end(&network.config("", LIMIT));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Weir needs Linux 5.15 or newer") && !said.contains("fault in Weir"), "{said}");
+    assert!(!network.has_pins() && !network.has_program(), "something was left behind");
 }
 
 fn generic() {

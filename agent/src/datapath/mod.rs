@@ -7,11 +7,13 @@
 mod error;
 mod interface;
 mod pins;
+mod release;
 mod sources;
 
 pub use error::{AttachError, LoadError};
 pub use interface::{AttachMode, Attached, default_route_interfaces, names as interface_names};
 pub use pins::{Inherited, PinDirectory};
+pub use release::is_kernel_too_old;
 pub use sources::{SlotView, Sources};
 
 use aya::maps::lpm_trie::Key as TrieKey;

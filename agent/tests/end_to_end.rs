@@ -16,13 +16,12 @@ fn main() {
     let arguments = Arguments::from_args();
     let obstacle = support::obstacle();
     let is_too_old = weir::datapath::is_kernel_too_old();
-    match (obstacle, is_too_old) {
-        (Some(reason), _) => eprintln!("skipped: {reason}"),
-        (None, true) => {
-            eprintln!("skipped: this kernel is older than Linux 5.15, so that all it can show is a refusal")
-        }
-        (None, false) => eprintln!("skipped: the refusal of kernels before Linux 5.15, since this one is newer"),
-    }
+    let reason = match obstacle {
+        Some(reason) => reason,
+        None if is_too_old => "this kernel is older than Linux 5.15, so that all it can show is a refusal",
+        None => "the refusal of kernels before Linux 5.15, since this one is newer",
+    };
+    eprintln!("skipped: {reason}");
     let tests: &[(&str, fn())] = &[
         ("a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time", greedy),
         ("a_source_within_its_limit_loses_nothing_beside_a_greedy_one", polite),

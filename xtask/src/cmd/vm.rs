@@ -24,7 +24,7 @@ const DEFAULTS: [(&str, &[&str]); 2] = [
     ("kernel", &["--skip", "two_cpus", "--skip", "leaky-bucket", "--skip", "window", "--skip", "log"]),
 ];
 /// How long one machine may take, boot included.
-const PATIENCE: Duration = Duration::from_secs(400);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Set up, build, and run tests in virtual machines with other kernels.
 #[derive(clap::Args)]

@@ -1,5 +1,6 @@
 //! QEMU: one machine that runs one guest and ends, with what the guest's program ended with.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,9 @@ use crate::tally::{Tally, forward};
 const DISK: u64 = 256 << 20;
 /// `no_timer_check`: an emulated timer that is late once would otherwise end the boot in a panic now and then.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nowatchdog no_timer_check";
+
+/// How the names of machines' temporary folders begin; the number of the process that made them follows.
+const FOLDER: &str = "weir-vm";
 
 /// A machine that is yet to run.
 pub struct Machine {
@@ -37,7 +41,9 @@ pub struct Outcome {
 impl Machine {
     /// Prepares a machine that may run as long as `patience`.
     pub fn new(kernel: &Kernel, guest: &Guest, patience: Duration) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("weir-vm").tempdir().context("making a temporary folder")?;
+        remove_abandoned(&env::temp_dir());
+        let prefix = format!("{FOLDER}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir().context("making a temporary folder")?;
         let machine = Self { folder, image: kernel.image.clone(), patience };
         let archive = machine.archive();
         let file = File::create(&archive).with_context(|| format!("creating {}", archive.display()))?;
@@ -121,6 +127,18 @@ impl Drop for Qemu {
     }
 }
 
+/// Removes what was left by runs that were ended before they could.
+fn remove_abandoned(temporary: &Path) {
+    for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split_once('-')?.0.parse::<u32>().ok());
+        if maker.is_some_and(|maker| !Path::new("/proc").join(maker.to_string()).exists()) {
+            // Another user's stays where it is.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// The exit status of the guest's program, from what the guest said at its end. One that says nothing has come to grief.
 fn guest_status(said: &str) -> Result<i32> {
     let status = said.strip_suffix('\n').and_then(|line| line.trim_end().parse().ok());
@@ -130,6 +148,19 @@ fn guest_status(said: &str) -> Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_processes_that_are_gone_are_removed_and_others_left() {
+        let temporary = tempfile::tempdir().unwrap();
+        // No process has the first number: they end at 2²².
+        let names = ["weir-vm4194305-a", &format!("weir-vm{}-b", std::process::id()), "weir-vm-c", "other"];
+        for name in names {
+            fs::create_dir(temporary.path().join(name)).unwrap();
+        }
+        remove_abandoned(temporary.path());
+        let is_there = names.map(|name| temporary.path().join(name).exists());
+        assert_eq!(is_there, [false, true, true, true]);
+    }
 
     #[test]
     fn an_end_that_the_guest_does_not_tell_is_never_a_pass() {

@@ -15,6 +15,8 @@ pub struct BanList {
     /// When each ends, in nanoseconds of the monotonic clock. Ordered by address, so that what lies within a prefix lies
     /// side by side.
     ends: BTreeMap<([u8; 16], u32), u64>,
+    /// How many have each length: few lengths occur, however many the prefixes.
+    lengths: BTreeMap<u32, usize>,
 }
 
 /// An entry of the trie that has to be written.
@@ -33,7 +35,11 @@ pub struct Change {
 impl BanList {
     /// Takes up what an earlier agent left: (prefix, its own end).
     pub fn resume(entries: impl IntoIterator<Item = (PrefixKey, u64)>) -> Self {
-        Self { ends: entries.into_iter().map(|(prefix, until)| (order(&prefix), until)).collect() }
+        let mut list = Self::default();
+        for (prefix, until) in entries {
+            list.insert(&prefix, until);
+        }
+        list
     }
 
     /// How many prefixes are banned.
@@ -51,7 +57,7 @@ impl BanList {
     /// Bans a prefix until an instant, instead of what was said of it before. Returns what is to be written: itself, and
     /// what lies within it.
     pub fn ban(&mut self, prefix: PrefixKey, until: u64) -> Vec<Change> {
-        let is_new = self.ends.insert(order(&prefix), until).is_none();
+        let is_new = self.insert(&prefix, until);
         let mut changes = self.within(&prefix);
         for change in changes.iter_mut().filter(|change| change.prefix == prefix) {
             change.is_new = is_new;
@@ -63,6 +69,10 @@ impl BanList {
     /// banned.
     pub fn unban(&mut self, prefix: &PrefixKey) -> Option<Vec<Change>> {
         self.ends.remove(&order(prefix))?;
+        if let Some(count) = self.lengths.get_mut(&prefix.length) {
+            *count -= 1;
+        }
+        self.lengths.retain(|_, count| *count > 0);
         Some(self.within(prefix))
     }
 
@@ -75,10 +85,7 @@ impl BanList {
     /// The longest prefix around an address or prefix whose ban is in force, and when that ends.
     #[must_use]
     pub fn around(&self, prefix: &PrefixKey, now: u64) -> Option<(PrefixKey, u64)> {
-        (0..=prefix.length).rev().map(|length| prefix.cut(length)).find_map(|outer| {
-            let until = *self.ends.get(&order(&outer))?;
-            Ban::is_in_force(until, now).then_some((outer, until))
-        })
+        self.holding(prefix).filter(|(_, until)| Ban::is_in_force(*until, now)).last()
     }
 
     /// What the trie has to say of the banned prefixes that lie within one, itself included.
@@ -97,7 +104,24 @@ impl BanList {
 
     /// The latest end of all bans that hold a prefix.
     fn latest_end(&self, prefix: &PrefixKey) -> u64 {
-        (0..=prefix.length).filter_map(|length| self.ends.get(&order(&prefix.cut(length)))).max().copied().unwrap_or(0)
+        self.holding(prefix).map(|(_, until)| until).max().unwrap_or(0)
+    }
+
+    /// The bans that hold a prefix, the widest first.
+    fn holding(&self, prefix: &PrefixKey) -> impl Iterator<Item = (PrefixKey, u64)> {
+        self.lengths.range(..=prefix.length).filter_map(|(length, _)| {
+            let outer = prefix.cut(*length);
+            Some((outer, *self.ends.get(&order(&outer))?))
+        })
+    }
+
+    /// Returns whether it was not there before.
+    fn insert(&mut self, prefix: &PrefixKey, until: u64) -> bool {
+        let is_new = self.ends.insert(order(prefix), until).is_none();
+        if is_new {
+            *self.lengths.entry(prefix.length).or_default() += 1;
+        }
+        is_new
     }
 }
 

@@ -19,7 +19,7 @@ use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
 use weir::compile::{Image, compile};
 use weir::config;
-use weir::datapath::{Datapath, Entry, OBJECT, PinDirectory};
+use weir::datapath::{Datapath, Entry, OBJECT, PinDirectory, is_kernel_too_old};
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -30,6 +30,7 @@ fn main() {
     let obstacle = match () {
         () if !nix::unistd::geteuid().is_root() => Some("tests of the kernel's program need root"),
         () if OBJECT.is_empty() => Some("tests of the kernel's program need the eBPF object: run `cargo xtask test`"),
+        () if is_kernel_too_old() => Some("this kernel is older than Linux 5.15, the oldest that Weir serves"),
         () => None,
     };
     if let Some(reason) = obstacle {

@@ -320,8 +320,9 @@ extern "C" fn weir_sight(key: *const Key, rule: u32, refused: u32, weight: u32) 
     if key.is_null() {
         return 0;
     }
+    // A copy of this function's own, since kernels such as 6.1 take no memory of a caller's as the key of a map.
     // SAFETY: the kernel verified that every caller hands over a whole key.
-    let key = unsafe { &*key };
+    let key = &unsafe { *key };
     let now = Kernel::nanoseconds();
     if SIGHTINGS.get_ptr(key).is_none() {
         let sighted = Sighted { passed: 0, refused: 0, refused_at: 0, seen_at: now, refused_by: rule, _pad: 0 };

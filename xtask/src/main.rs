@@ -5,8 +5,10 @@ mod cleanup;
 mod cmd;
 mod object;
 mod process;
+mod tally;
 mod toolchain;
 mod tools;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ enum Verb {
     /// Check the formatting, and the code with clippy.
     Lint,
     Test(cmd::test::Arguments),
+    Vm(cmd::vm::Arguments),
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
     /// Remove what interrupted tests left on this machine.
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Verb::Lint => cmd::lint::run(),
         Verb::Demo => cmd::demo::run(),
         Verb::Test(arguments) => cmd::test::run(&arguments),
+        Verb::Vm(arguments) => cmd::vm::run(&arguments),
         Verb::Cleanup => cmd::cleanup::run(),
     };
     match done {

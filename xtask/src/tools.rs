@@ -13,7 +13,9 @@ pub enum Group {
     Build,
     /// The tests and the demo.
     Test,
-    /// Also what is only used by tests of clusters and of other kernels.
+    /// The tests in virtual machines with other kernels.
+    Vm,
+    /// Also what is only used by tests of clusters.
     All,
 }
 
@@ -24,18 +26,27 @@ struct Tool {
     reason: &'static str,
 }
 
-const TOOLS: [Tool; 5] = [
-    Tool { programs: &["ethtool"], package: "ethtool", group: Group::Test, reason: "sets up the tests' devices" },
+const TOOLS: [Tool; 10] = [
     Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
-    Tool { programs: &["nsenter"], package: "util-linux", group: Group::Test, reason: "enters the tests' networks" },
+    Tool {
+        programs: &["nsenter", "setpriv"],
+        package: "util-linux",
+        group: Group::Test,
+        reason: "enters the tests' networks",
+    },
     Tool { programs: &["bpftool"], package: "bpftool", group: Group::Test, reason: "reads maps as a user would" },
     Tool { programs: &["redis-server"], package: "redis-server", group: Group::All, reason: "the store of a cluster" },
     Tool {
         programs: &["qemu-system-x86_64"],
         package: "qemu-system-x86",
-        group: Group::All,
+        group: Group::Vm,
         reason: "other kernels, in virtual machines",
     },
+    Tool { programs: &["busybox"], package: "busybox-static", group: Group::Vm, reason: "a guest's programs" },
+    Tool { programs: &["dash"], package: "dash", group: Group::Vm, reason: "a guest's shell" },
+    Tool { programs: &["depmod"], package: "kmod", group: Group::Vm, reason: "reads what kernel modules need" },
+    Tool { programs: &["xz"], package: "xz-utils", group: Group::Vm, reason: "unpacks kernels" },
+    Tool { programs: &["zstd"], package: "zstd", group: Group::Vm, reason: "unpacks kernels" },
 ];
 
 /// Whether to speak of what is there already.

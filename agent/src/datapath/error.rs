@@ -8,6 +8,7 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 use thiserror::Error;
 
+use super::release;
 use super::traffic_control::TcAttachError;
 
 /// Loading or reading failed.
@@ -98,6 +99,12 @@ impl LoadError {
                 if log.trim().is_empty() && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
                     return Self::NotPermitted;
                 }
+                let release = release::of_this_kernel();
+                if release::is_too_old(&release) {
+                    let said = log.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing more");
+                    let what = format!("its verifier refuses program {program}, saying {said:?}");
+                    return Self::Kernel { release, what };
+                }
                 let tail: Vec<&str> = log.lines().rev().take(30).collect();
                 let log = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
                 Self::Verifier { program, log: format!("{io_error}\n{log}") }
@@ -117,9 +124,7 @@ impl From<MapError> for LoadError {
 }
 
 fn kernel(what: &str) -> LoadError {
-    let release = nix::sys::utsname::uname()
-        .map_or_else(|_| "unknown".to_owned(), |name| name.release().to_string_lossy().into_owned());
-    LoadError::Kernel { release, what: what.to_owned() }
+    LoadError::Kernel { release: release::of_this_kernel(), what: what.to_owned() }
 }
 
 /// The system's error number at the bottom of an error, if there is one.

@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod interface;
 mod pins;
+mod release;
 mod sources;
 mod traffic_control;
 
@@ -16,6 +17,7 @@ pub use bans::{BanEntry, Bans};
 pub use error::{AttachError, LoadError};
 pub use interface::{AttachMode, Attached, default_route_interfaces, names as interface_names, release_others};
 pub use pins::{Inherited, PinDirectory};
+pub use release::is_kernel_too_old;
 pub use sources::{SlotView, Sources};
 
 use aya::maps::lpm_trie::Key as TrieKey;

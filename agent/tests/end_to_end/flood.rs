@@ -13,7 +13,11 @@ pub const TESTS: &[(&str, fn())] = &[
 ];
 
 const MADE_UP: u32 = 500_000;
+/// So many are sent in one call.
+const BATCH: usize = 100;
 const POLITE: usize = 50;
+/// The last octet of the first polite source: below it are the network's own.
+const FIRST: usize = 10;
 
 fn udp(source: [u8; 4]) -> Vec<u8> {
     Frame::between(CLIENT_MAC, SERVER_MAC).ipv4(source, SERVER).udp(5000, PORT, &[0; 22]).build()
@@ -27,7 +31,7 @@ fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
     let receiver = network.receiver(PORT);
     let mut made_up = udp([11, 0, 0, 0]);
     let greedy = udp([10, 77, 0, 200]);
-    let polite_frames: Vec<_> = (1..=POLITE as u8).map(|last| udp([10, 77, 0, last])).collect();
+    let polite_frames: Vec<_> = (FIRST..FIRST + POLITE).map(|last| udp([10, 77, 0, last as u8])).collect();
     // One round: a packet of each polite source, and the share of the flood and of the greedy one that goes with it.
     let share = MADE_UP as usize / polite;
     let (start, sent_greedy) = network.in_client(|| {
@@ -36,15 +40,18 @@ fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
         let mut number = 0x0b00_0000u32;
         let start = Instant::now();
         for _ in 0..polite {
-            polite_frames.iter().for_each(|frame| sender.send(frame));
-            for nth in 0..share {
-                number += 1;
-                Frame::set_ipv4_source(&mut made_up, number.to_be_bytes());
-                sender.send(&made_up);
-                if nth % 4 == 0 {
-                    sender.send(&greedy);
-                    sent_greedy += 1;
-                }
+            sender.send_all(&polite_frames);
+            for nth in (0..share).step_by(BATCH) {
+                let frames: Vec<_> = (nth..share.min(nth + BATCH))
+                    .map(|_| {
+                        number += 1;
+                        Frame::set_ipv4_source(&mut made_up, number.to_be_bytes());
+                        made_up.clone()
+                    })
+                    .chain(std::iter::repeat_n(greedy.clone(), BATCH / 4))
+                    .collect();
+                sender.send_all(&frames);
+                sent_greedy += BATCH as u64 / 4;
             }
         }
         (start, sent_greedy)
@@ -53,7 +60,7 @@ fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
     let flood_rate = f64::from(MADE_UP) / time.as_secs_f64();
     println!("{flood_rate:.0} made-up sources a second");
     let counts = receiver.counts();
-    let heard: u64 = counts[1..=POLITE].iter().sum();
+    let heard: u64 = counts[FIRST..FIRST + POLITE].iter().sum();
     let sent = (POLITE * polite) as u64;
     let greedy_heard = counts[200] as f64;
     let allowed = burst + rate * time.as_secs_f64();

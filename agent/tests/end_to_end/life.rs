@@ -15,6 +15,10 @@ pub const TESTS: &[(&str, fn())] = &[
     ("reset_gives_a_source_its_whole_allowance", reset),
 ];
 
+/// What a kernel shows that is too old for all else.
+pub const ON_OLD_KERNELS: &[(&str, fn())] =
+    &[("a_kernel_that_is_too_old_is_refused_in_plain_words_and_left_alone", old_kernel)];
+
 fn documents() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
@@ -206,6 +210,15 @@ fn capabilities() {
         burst(&network, &[udp_from(7)], 150);
         assert_eq!(receiver.counts()[7], 100);
     }
+}
+
+fn old_kernel() {
+    let network = Network::new();
+    let output = network.run_to_end(&network.config("", LIMIT));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Weir needs Linux 5.15 or newer") && !said.contains("fault in Weir"), "{said}");
+    assert!(!network.has_pins() && !network.has_program(), "something was left behind");
 }
 
 fn reset() {

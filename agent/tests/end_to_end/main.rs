@@ -15,19 +15,23 @@ use libtest_mimic::{Arguments, Trial};
 fn main() {
     let arguments = Arguments::from_args();
     let obstacle = support::obstacle();
-    if let Some(reason) = obstacle {
-        eprintln!("skipped: {reason}");
-    }
+    let is_too_old = weir::datapath::is_kernel_too_old();
+    let reason = match obstacle {
+        Some(reason) => reason,
+        None if is_too_old => "this kernel is older than Linux 5.15, so that all it can show is a refusal",
+        None => "the refusal of kernels before Linux 5.15, since this one is newer",
+    };
+    eprintln!("skipped: {reason}");
     let rooms = [limits::TESTS, keys::TESTS, hooks::TESTS, actions::TESTS, bans::TESTS, flood::TESTS, life::TESTS];
-    let trials = rooms
-        .into_iter()
-        .flatten()
-        .map(|(name, test)| {
+    let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
+    let trials = served
+        .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
+        .map(|((name, test), fits)| {
             Trial::test(*name, move || {
                 test();
                 Ok(())
             })
-            .with_ignored_flag(obstacle.is_some())
+            .with_ignored_flag(obstacle.is_some() || !fits)
         })
         .collect();
     libtest_mimic::run(&arguments, trials).exit();

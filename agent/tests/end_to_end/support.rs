@@ -152,7 +152,8 @@ impl Network {
         let config = self.folder.path().join("other.toml");
         let control = self.folder.path().join("other.sock");
         let pins = self.other_pins();
-        let text = format!("interfaces = [{interface:?}]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\n");
+        let text =
+            format!("interfaces = [{interface:?}]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\n");
         std::fs::write(&config, format!("[agent]\n{text}")).unwrap();
         let mut command = Command::new(agent().unwrap());
         command.arg("--config").arg(&config).stderr(Stdio::null());
@@ -449,6 +450,35 @@ impl Sender {
             )
         };
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Sends many frames in one call of the system.
+    pub fn send_all(&self, frames: &[Vec<u8>]) {
+        let mut parts: Vec<libc::iovec> = frames
+            .iter()
+            .map(|frame| libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() })
+            .collect();
+        let mut address = self.address;
+        let mut messages: Vec<libc::mmsghdr> = parts
+            .iter_mut()
+            .map(|part| {
+                // SAFETY: all zero is a valid value of this plain struct.
+                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                message.msg_hdr.msg_name = (&raw mut address).cast();
+                message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as u32;
+                message.msg_hdr.msg_iov = part;
+                message.msg_hdr.msg_iovlen = 1;
+                message
+            })
+            .collect();
+        let mut sent = 0;
+        while sent < messages.len() {
+            let rest = &mut messages[sent..];
+            // SAFETY: every message points to a live frame and a live address, of the lengths that are given.
+            let count = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) };
+            assert!(count > 0, "{}", std::io::Error::last_os_error());
+            sent += count as usize;
+        }
     }
 
     /// Sends `frames` in turn, `per_millisecond` of them each millisecond, for `time`. Returns how many, and the time

@@ -6,3 +6,4 @@ pub mod demo;
 pub mod lint;
 pub mod setup;
 pub mod test;
+pub mod vm;

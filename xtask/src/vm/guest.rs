@@ -1,0 +1,189 @@
+//! What is in a guest: an initramfs with BusyBox, the programs that tests call, the kernel's modules, and a test.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::kernel::{Kernel, tool};
+
+const INIT: &[u8] = include_bytes!("init.sh");
+/// Programs of this machine that go in beside BusyBox, under /usr/sbin, where they come before its own of that name.
+const PROGRAMS: [&str; 3] = ["ip", "tc", "nsenter"];
+const FOLDERS: [&str; 9] = ["bin", "dev", "etc", "modules", "proc", "root", "run", "sys", "tmp"];
+const USERS: &[u8] = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
+const GROUPS: &[u8] = b"root:x:0:\nnogroup:x:65534:\n";
+
+/// What a guest runs.
+pub struct Program {
+    /// The binary, whose shared libraries are taken along.
+    pub path: PathBuf,
+    pub arguments: Vec<OsString>,
+}
+
+/// The files of a guest.
+#[derive(Default)]
+pub struct Guest {
+    nodes: BTreeMap<PathBuf, Node>,
+}
+
+enum Node {
+    Folder,
+    File(Vec<u8>),
+    Link(PathBuf),
+}
+
+impl Guest {
+    /// A guest that runs `program` with the agent at hand. Says which modules the kernel lacks.
+    pub fn new(kernel: &Kernel, program: &Program, agent: &Path) -> Result<Self> {
+        let mut guest = Self::default();
+        for folder in FOLDERS {
+            guest.nodes.insert(folder.into(), Node::Folder);
+        }
+        guest.add_program(&tool("busybox")?, "bin/busybox")?;
+        // BusyBox's own shell calls its own ip and tc, whatever lies in PATH.
+        guest.add_program(&tool("dash")?, "bin/dash")?;
+        guest.add("bin/sh", Node::Link("dash".into()));
+        for name in PROGRAMS {
+            guest.add_program(&tool(name)?, &format!("usr/sbin/{name}"))?;
+        }
+        let (modules, missing) = kernel.modules.wanted()?;
+        for (nth, module) in modules.into_iter().enumerate() {
+            guest.add(&format!("modules/{nth:03}-{}", module.file_name), Node::File(module.bytes));
+        }
+        if !missing.is_empty() {
+            println!("note: Linux {} has no {}", kernel.name, missing.join(", "));
+        }
+        guest.add("etc/passwd", Node::File(USERS.to_vec()));
+        guest.add("etc/group", Node::File(GROUPS.to_vec()));
+        guest.add_program(agent, "usr/bin/agent")?;
+        guest.add_program(&program.path, "program")?;
+        guest.add("environment", Node::File(environment(&program.arguments)?.into_bytes()));
+        guest.add("init", Node::File(INIT.to_vec()));
+        Ok(guest)
+    }
+
+    /// Writes it as the kernel takes it: a cpio archive. It is not compressed, since unpacking costs an emulated
+    /// machine more than reading.
+    pub fn write(&self, mut to: impl Write) -> Result<()> {
+        for (number, (path, node)) in (1..).zip(&self.nodes) {
+            let (mode, bytes): (u32, &[u8]) = match node {
+                Node::Folder => (0o040_755, &[]),
+                Node::File(bytes) => (0o100_755, bytes),
+                Node::Link(target) => (0o120_777, target.as_os_str().as_encoded_bytes()),
+            };
+            let name = path.to_str().with_context(|| format!("{} is no UTF-8", path.display()))?;
+            let length = u32::try_from(bytes.len()).with_context(|| format!("{name} is too large for an archive"))?;
+            let entry = cpio::NewcBuilder::new(name).ino(number).mode(mode).uid(0).gid(0).nlink(1);
+            let mut writer = entry.write(to, length);
+            writer.write_all(bytes).with_context(|| format!("archiving {name}"))?;
+            to = writer.finish().with_context(|| format!("archiving {name}"))?;
+        }
+        cpio::newc::trailer(to).and_then(|mut to| to.flush()).context("closing the archive")
+    }
+
+    fn add(&mut self, path: &str, node: Node) {
+        let path = Path::new(path);
+        for folder in path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()) {
+            self.nodes.entry(folder.to_owned()).or_insert(Node::Folder);
+        }
+        self.nodes.insert(path.to_owned(), node);
+    }
+
+    /// Adds a program and the libraries it is linked to, these where the loader looks for them.
+    fn add_program(&mut self, program: &Path, place: &str) -> Result<()> {
+        for library in libraries(program)? {
+            self.add_file(&library, &library.to_string_lossy()[1..])?;
+        }
+        self.add_file(program, place)
+    }
+
+    fn add_file(&mut self, file: &Path, place: &str) -> Result<()> {
+        if !self.nodes.contains_key(Path::new(place)) {
+            let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+            self.add(place, Node::File(bytes));
+        }
+        Ok(())
+    }
+}
+
+/// What the guest's first process reads before it runs the test.
+fn environment(arguments: &[OsString]) -> Result<String> {
+    let mut text = String::from("export WEIR_AGENT=/usr/bin/agent WEIR_VM=1\nset --");
+    for argument in arguments {
+        let argument = argument.to_str().with_context(|| format!("{} is no UTF-8", argument.display()))?;
+        text.push_str(&format!(" '{}'", argument.replace('\'', r"'\''")));
+    }
+    text.push('\n');
+    Ok(text)
+}
+
+/// The shared libraries of a program, by absolute path; none if it is static.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let output = Command::new(tool("ldd")?).arg(program).output().context("starting ldd")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if said.contains("not found") {
+        bail!("{} cannot run here: {said}", program.display());
+    }
+    Ok(library_paths(&said))
+}
+
+/// The paths in what ldd prints, as in `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)`.
+fn library_paths(said: &str) -> Vec<PathBuf> {
+    let words = said.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    words.filter(|word| !word.ends_with(':')).map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_libraries_of_a_program_are_read_from_what_ldd_prints() {
+        let said = "\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let paths = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
+        assert_eq!(library_paths(said), paths);
+        assert!(library_paths("\tstatically linked\n").is_empty());
+    }
+
+    #[test]
+    fn arguments_reach_the_guest_as_they_are() {
+        let text = environment(&["a b".into(), "it's".into()]).unwrap();
+        assert!(text.ends_with("set -- 'a b' 'it'\\''s'\n"), "{text}");
+    }
+
+    #[test]
+    fn an_archive_holds_folders_before_what_is_in_them() {
+        let mut guest = Guest::default();
+        guest.add("usr/sbin/ip", Node::File(b"program".to_vec()));
+        guest.add("bin/sh", Node::Link("dash".into()));
+        let mut bytes = Vec::new();
+        guest.write(&mut bytes).unwrap();
+        let mut rest = bytes.as_slice();
+        let mut seen = Vec::new();
+        loop {
+            let mut reader = cpio::NewcReader::new(rest).unwrap();
+            if reader.entry().is_trailer() {
+                break;
+            }
+            let mut content = String::new();
+            std::io::Read::read_to_string(&mut reader, &mut content).unwrap();
+            seen.push((reader.entry().name().to_owned(), reader.entry().mode() >> 12, content));
+            rest = reader.finish().unwrap();
+        }
+        let entry = |name: &str, kind: u32, content: &str| (name.to_owned(), kind, content.to_owned());
+        let expected = [
+            entry("bin", 4, ""),
+            entry("bin/sh", 0o12, "dash"),
+            entry("usr", 4, ""),
+            entry("usr/sbin", 4, ""),
+            entry("usr/sbin/ip", 8, "program"),
+        ];
+        assert_eq!(seen, expected);
+    }
+}

@@ -1,0 +1,208 @@
+//! Kernels: Debian's cloud packages, unpacked into the user's cache folder and never installed.
+
+use std::env;
+use std::fs;
+use std::io::{Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::debian::Suite;
+use super::modules::Modules;
+use crate::process;
+
+/// How the names of the kernels' packages end.
+const FLAVOUR: &str = "-cloud-amd64";
+
+/// A kernel release and where Debian has it.
+pub struct Release {
+    /// As in 6.12.
+    pub version: &'static str,
+    /// Suites, looked through in this order: what is new in one moves to another, or is gone one day.
+    suites: &'static [&'static str],
+    /// Whether tests run in it unless others are asked for.
+    pub is_default: bool,
+}
+
+/// What Weir is tested on: the oldest is older than it serves, and has to be refused in plain words.
+pub const RELEASES: [Release; 5] = [
+    Release { version: "5.10", suites: &["bullseye-security"], is_default: false },
+    Release { version: "6.1", suites: &["bookworm-security", "bookworm"], is_default: true },
+    Release { version: "6.12", suites: &["bookworm-security", "trixie-security", "trixie"], is_default: true },
+    Release { version: "6.18", suites: &["trixie-backports"], is_default: false },
+    Release { version: "7.2", suites: &["sid", "trixie-backports"], is_default: false },
+];
+
+/// A kernel that can be booted.
+pub struct Kernel {
+    /// As `uname -r` tells it there.
+    pub name: String,
+    /// The uncompressed kernel: in an emulated machine it is up sooner than one that unpacks itself.
+    pub image: PathBuf,
+    /// What can be loaded into it.
+    pub modules: Modules,
+}
+
+impl Release {
+    /// The release of this version.
+    pub fn find(version: &str) -> Result<&'static Self> {
+        RELEASES.iter().find(|release| release.version == version).with_context(|| {
+            let known: Vec<&str> = RELEASES.iter().map(|release| release.version).collect();
+            format!("there is no recipe for a kernel {version:?}: it is one of {}", known.join(", "))
+        })
+    }
+
+    /// Finds the kernel in the cache, or fetches it.
+    pub fn provide(&self) -> Result<Kernel> {
+        let cache = cache_folder()?;
+        let place = cache.join(self.version);
+        if !place.exists() {
+            let part = cache.join(format!("{}.part{}", self.version, std::process::id()));
+            let fetched = self.fetch(&part);
+            // Another run may have put it there in the meantime; either one will do.
+            let placed = fetched.and_then(|()| match fs::rename(&part, &place) {
+                Err(_) if place.exists() => Ok(()),
+                renamed => renamed.with_context(|| format!("renaming {} to {}", part.display(), place.display())),
+            });
+            let _ = fs::remove_dir_all(&part);
+            placed.with_context(|| format!("providing Linux {}", self.version))?;
+        }
+        Kernel::open(&place).with_context(|| {
+            format!("reading Linux {} in {}: remove that folder to fetch it again", self.version, place.display())
+        })
+    }
+
+    fn fetch(&self, part: &Path) -> Result<()> {
+        fs::create_dir_all(part).with_context(|| format!("creating {}", part.display()))?;
+        let beginning = format!("linux-image-{}.", self.version);
+        for suite in self.suites {
+            let suite = Suite::open(suite, part.join("apt"))?;
+            let Some(package) = suite.newest(&beginning, FLAVOUR)? else {
+                continue;
+            };
+            let release = package.trim_start_matches("linux-image-").to_owned();
+            let root = part.join("root");
+            suite.unpack(&package, &release, &root)?;
+            fs::remove_dir_all(part.join("apt")).context("removing the package lists")?;
+            let modules = modules_folder(&root)?;
+            let base = modules.ancestors().nth(3).context("modules lie in lib/modules")?;
+            process::capture(Command::new(tool("depmod")?).arg("-b").arg(base).arg(name_of(&modules)?))?;
+            let compressed = compressed_image(&root, &modules)?;
+            let bytes = fs::read(&compressed).with_context(|| format!("reading {}", compressed.display()))?;
+            let image = uncompressed(&bytes).with_context(|| format!("unpacking {}", compressed.display()))?;
+            return fs::write(part.join("vmlinux"), image).context("writing the unpacked kernel");
+        }
+        bail!("none of Debian's suites {} has a package {beginning}*{FLAVOUR}", self.suites.join(", "))
+    }
+}
+
+impl Kernel {
+    fn open(place: &Path) -> Result<Self> {
+        let image = place.join("vmlinux");
+        ensure!(image.exists(), "there is no {}", image.display());
+        let folder = modules_folder(&place.join("root"))?;
+        Ok(Self { name: name_of(&folder)?, image, modules: Modules::open(folder)? })
+    }
+}
+
+/// A program of the system, which `tools` saw to.
+pub fn tool(name: &str) -> Result<PathBuf> {
+    process::find(name).with_context(|| format!("{name} is not in PATH"))
+}
+
+/// Runs a decompressor over bytes. One that complains of what follows the compressed stream has still done its work.
+pub fn decompress(program: &str, bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut input = tempfile::tempfile().context("making a temporary file")?;
+    input.write_all(bytes).and_then(|()| input.rewind()).context("writing a temporary file")?;
+    let mut command = Command::new(tool(program)?);
+    command.args(["--decompress", "--stdout"]).stdin(Stdio::from(input));
+    let output = command.output().with_context(|| format!("starting {program}"))?;
+    if output.stdout.is_empty() {
+        bail!("{program} unpacked nothing: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(output.stdout)
+}
+
+fn cache_folder() -> Result<PathBuf> {
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|cache| cache.is_absolute());
+    let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")));
+    let cache = cache.context("choosing a folder for kernels: neither XDG_CACHE_HOME nor HOME is set")?;
+    Ok(cache.join("weir").join("kernels"))
+}
+
+fn name_of(modules: &Path) -> Result<String> {
+    let name = modules.file_name().and_then(|name| name.to_str());
+    Ok(name.with_context(|| format!("{} is named after no kernel", modules.display()))?.to_owned())
+}
+
+/// The one folder of a package that holds its modules.
+fn modules_folder(root: &Path) -> Result<PathBuf> {
+    let candidates = ["usr/lib/modules", "lib/modules"].map(|folder| root.join(folder));
+    let mut entries = candidates.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let first = entries.next().with_context(|| format!("there are no modules in {}", root.display()))?;
+    Ok(first.path())
+}
+
+fn compressed_image(root: &Path, modules: &Path) -> Result<PathBuf> {
+    let name = name_of(modules)?;
+    let candidates = [root.join("boot").join(format!("vmlinuz-{name}")), modules.join("vmlinuz")];
+    let found = candidates.into_iter().find(|candidate| candidate.exists());
+    found.with_context(|| format!("there is no kernel {name} in {}", root.display()))
+}
+
+/// The ELF file inside a bzImage, or the image itself if only it can unpack what it holds. Its header is described in the
+/// kernel's Documentation/arch/x86/boot.rst.
+fn uncompressed(image: &[u8]) -> Result<Vec<u8>> {
+    let word = |at: usize| -> Result<usize> {
+        let bytes = image.get(at..at + 4).context("it is shorter than its header")?;
+        Ok(u32::from_le_bytes(bytes.try_into()?) as usize)
+    };
+    let setup_sectors = match *image.get(0x1f1).context("it is shorter than its header")? {
+        0 => 4,
+        sectors => usize::from(sectors),
+    };
+    let start = (setup_sectors + 1) * 512 + word(0x248)?;
+    let payload = image.get(start..start + word(0x24c)?).context("its payload lies outside of it")?;
+    let program = match payload {
+        // xz's own format, and LZMA's older one, which xz reads as well.
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] | [0x5d, 0, 0, ..] => "xz",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
+        [0x1f, 0x8b, ..] => "gzip",
+        // LZ4, for which there is no program on most machines: it is quick enough to leave to the kernel.
+        _ => return Ok(image.to_vec()),
+    };
+    let mut kernel = decompress(program, payload)?;
+    let magic = kernel.windows(4).position(|bytes| bytes == b"\x7fELF").context("it holds no ELF file")?;
+    Ok(kernel.split_off(magic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_gives_out_the_kernel_inside() {
+        let compressed = {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            fs::write(file.path(), b"\x7fELF and so on").unwrap();
+            Command::new("gzip").arg("--stdout").arg(file.path()).output().unwrap().stdout
+        };
+        let mut image = vec![0; 3 * 512 + 16];
+        image[0x1f1] = 2;
+        image[0x248..0x24c].copy_from_slice(&16u32.to_le_bytes());
+        image[0x24c..0x250].copy_from_slice(&(compressed.len() as u32).to_le_bytes());
+        image.extend_from_slice(&compressed);
+        assert_eq!(uncompressed(&image).unwrap(), b"\x7fELF and so on");
+        image[3 * 512 + 16] = 0;
+        assert_eq!(uncompressed(&image).unwrap(), image);
+        assert!(uncompressed(&image[..600]).is_err());
+    }
+
+    #[test]
+    fn an_unknown_kernel_is_told_with_the_known_ones() {
+        assert!(Release::find("6.12").is_ok());
+        let error = Release::find("4.4").err().unwrap().to_string();
+        assert!(error.contains("\"4.4\"") && error.contains("6.12"), "{error}");
+    }
+}

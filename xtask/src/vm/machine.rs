@@ -1,0 +1,173 @@
+//! QEMU: one machine that runs one guest and ends, with what the guest's program ended with.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::guest::Guest;
+use super::kernel::{Kernel, tool};
+use crate::tally::{Tally, forward};
+
+/// Bytes of the guest's disk, /dev/vda. It is empty, and takes no room here but what a test writes.
+const DISK: u64 = 256 << 20;
+/// `no_timer_check`: an emulated timer that is late once would otherwise end the boot in a panic now and then.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nowatchdog no_timer_check";
+
+/// How the names of machines' temporary folders begin; the number of the process that made them follows.
+const FOLDER: &str = "weir-vm";
+
+/// A machine that is yet to run.
+pub struct Machine {
+    folder: tempfile::TempDir,
+    image: PathBuf,
+    /// After which it is ended, whatever it does.
+    patience: Duration,
+}
+
+/// What a machine ended with.
+pub struct Outcome {
+    /// The exit status of its program.
+    pub status: i32,
+    /// What the closing lines of test programs add up to.
+    pub tally: Tally,
+    pub time: Duration,
+}
+
+impl Machine {
+    /// Prepares a machine that may run as long as `patience`.
+    pub fn new(kernel: &Kernel, guest: &Guest, patience: Duration) -> Result<Self> {
+        remove_abandoned(&env::temp_dir());
+        let prefix = format!("{FOLDER}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir().context("making a temporary folder")?;
+        let machine = Self { folder, image: kernel.image.clone(), patience };
+        let archive = machine.archive();
+        let file = File::create(&archive).with_context(|| format!("creating {}", archive.display()))?;
+        guest.write(BufWriter::new(file)).with_context(|| format!("writing {}", archive.display()))?;
+        let disk = File::create(machine.disk()).and_then(|file| file.set_len(DISK));
+        disk.with_context(|| format!("creating {}", machine.disk().display()))?;
+        Ok(machine)
+    }
+
+    /// Runs it, and passes on what it prints. An end without an exit status of the guest's is an error.
+    pub fn run(&self, to: &mut impl Write) -> Result<Outcome> {
+        let start = Instant::now();
+        let mut qemu = Qemu::start(&mut self.command()?)?;
+        let output = qemu.child.stdout.take().context("reading what the guest prints")?;
+        let has_ended = || {
+            if start.elapsed() >= self.patience {
+                qemu.child.kill()?;
+            }
+            Ok(qemu.child.try_wait()?.is_some())
+        };
+        let tally = forward(BufReader::new(output), to, has_ended).context("passing on what the guest prints")?;
+        let ended = qemu.child.wait().context("waiting for QEMU")?;
+        let time = start.elapsed();
+        if time >= self.patience && ended.code().is_none() {
+            bail!("the guest did not end within {} s and was stopped", self.patience.as_secs());
+        }
+        ensure!(ended.success(), "QEMU failed: {ended}");
+        let status = fs::read_to_string(self.status()).context("reading the guest's exit status")?;
+        Ok(Outcome { status: guest_status(&status)?, tally, time })
+    }
+
+    /// QEMU, ended by the kernel as soon as this process is gone, however that comes to be.
+    fn command(&self) -> Result<Command> {
+        let mut command = Command::new(tool("setpriv")?);
+        command.args(["--pdeathsig", "KILL"]).arg(tool("qemu-system-x86_64")?);
+        // Never KVM: it is there on machines where it does not work, and others have none.
+        command.args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048"]);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
+        command.arg("-serial").arg(format!("file:{}", self.status().display()));
+        command.arg("-drive").arg(format!("file={},format=raw,if=virtio,cache=unsafe", self.disk().display()));
+        command.arg("-kernel").arg(&self.image).arg("-initrd").arg(self.archive());
+        command.args(["-append", KERNEL_ARGUMENTS]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        Ok(command)
+    }
+
+    fn archive(&self) -> PathBuf {
+        self.path("initramfs.cpio")
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.path("disk.img")
+    }
+
+    /// Where the guest's second serial line ends.
+    fn status(&self) -> PathBuf {
+        self.path("status")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new(self.folder.path()).join(name)
+    }
+}
+
+/// A running QEMU, ended when dropped.
+struct Qemu {
+    child: Child,
+}
+
+impl Qemu {
+    fn start(command: &mut Command) -> Result<Self> {
+        Ok(Self { child: command.spawn().context("starting QEMU")? })
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // After its end these do nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Removes what was left by runs that were ended before they could.
+fn remove_abandoned(temporary: &Path) {
+    for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split_once('-')?.0.parse::<u32>().ok());
+        if maker.is_some_and(|maker| !Path::new("/proc").join(maker.to_string()).exists()) {
+            // Another user's stays where it is.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The exit status of the guest's program, from what the guest said at its end. One that says nothing has come to grief.
+fn guest_status(said: &str) -> Result<i32> {
+    let status = said.strip_suffix('\n').and_then(|line| line.trim_end().parse().ok());
+    status.context("the machine ended without the guest telling how: its kernel did not come up, or gave up")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_processes_that_are_gone_are_removed_and_others_left() {
+        let temporary = tempfile::tempdir().unwrap();
+        // No process has the first number: they end at 2²².
+        let names = ["weir-vm4194305-a", &format!("weir-vm{}-b", std::process::id()), "weir-vm-c", "other"];
+        for name in names {
+            fs::create_dir(temporary.path().join(name)).unwrap();
+        }
+        remove_abandoned(temporary.path());
+        let is_there = names.map(|name| temporary.path().join(name).exists());
+        assert_eq!(is_there, [false, true, true, true]);
+    }
+
+    #[test]
+    fn an_end_that_the_guest_does_not_tell_is_never_a_pass() {
+        assert_eq!(guest_status("0\r\n").unwrap(), 0);
+        assert_eq!(guest_status("101\n").unwrap(), 101);
+        for said in ["", "\n", "0", "end\n"] {
+            assert!(guest_status(said).is_err(), "{said:?}");
+        }
+    }
+}

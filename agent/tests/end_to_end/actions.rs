@@ -17,6 +17,9 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_limit_that_shapes_says_what_it_needs_and_drops_what_its_queue_does_not_hold", shape),
 ];
 
+/// What takes the queueing discipline that spaces packets out.
+pub const WITH_FQ: &[(&str, fn())] = &[("packets_that_are_shaped_leave_in_order_and_none_too_early", spaced)];
+
 const CLIENT: &str = "10.77.0.2";
 
 fn connect(network: &Network) -> std::io::Result<TcpStream> {
@@ -175,4 +178,31 @@ fn shape() {
     assert!(received >= 20 && received as f64 <= most, "{received} of {most}");
     let (passed, throttled) = agent.counts("smooth");
     assert_eq!((passed, passed + throttled), (received, 500));
+}
+
+fn spaced() {
+    const COUNT: u8 = 50;
+    let network = Network::new();
+    network.queue_fairly();
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 50\nprotocol = \"udp\"\n\
+         algorithm = \"leaky-bucket\"\naction = \"shape\"\n",
+    );
+    assert_eq!(agent.json(&["status"])["notes"].as_array().unwrap().len(), 0, "fq is there");
+    let receiver = network.in_client(|| UdpSocket::bind("10.77.0.2:9000").unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let socket = network.in_server(|| UdpSocket::bind("10.77.0.1:0").unwrap());
+    let start = Instant::now();
+    for nth in 0..COUNT {
+        socket.send_to(&[nth], "10.77.0.2:9000").unwrap();
+    }
+    for nth in 0..COUNT {
+        let mut buffer = [0; 16];
+        let (length, _) = receiver.recv_from(&mut buffer).unwrap();
+        let (time, earliest) = (start.elapsed(), Duration::from_millis(10) * u32::from(nth));
+        assert_eq!((length, buffer[0]), (1, nth), "out of order");
+        assert!(time >= earliest, "packet {nth} came after {time:?}, its turn is after {earliest:?}");
+    }
+    assert_eq!(agent.counts("smooth"), (u64::from(COUNT), 0));
 }

@@ -1,5 +1,6 @@
 //! A flood of made-up sources, and who is heard all the same.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
@@ -26,6 +27,9 @@ fn udp(source: [u8; 4]) -> Vec<u8> {
 /// Fifty polite sources, a greedy one, and a flood of sources that come once each. `rate` a second, `burst` at once; the
 /// polite send `polite` each, spread over the flood.
 fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
+    // One flood at a time: the second would make the first a slow one.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let network = Network::new();
     let agent = network.start("max_sources = 10000", limit);
     let receiver = network.receiver(PORT);

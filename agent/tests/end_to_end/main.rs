@@ -23,8 +23,13 @@ fn main() {
     };
     eprintln!("skipped: {reason}");
     let rooms = [limits::TESTS, keys::TESTS, hooks::TESTS, actions::TESTS, bans::TESTS, flood::TESTS, life::TESTS];
+    let has_fq = obstacle.is_none() && support::has_fq();
+    if !has_fq {
+        eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
+        .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {

@@ -37,6 +37,14 @@ pub fn obstacle() -> Option<&'static str> {
     None
 }
 
+/// Whether this kernel has the queueing discipline `fq`.
+pub fn has_fq() -> bool {
+    let network = Network::new();
+    let namespace = format!("--net=/run/netns/{}", network.server);
+    let arguments = [&namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq"];
+    Command::new("nsenter").args(arguments).output().is_ok_and(|output| output.status.success())
+}
+
 /// The binary under test: the one with the eBPF object inside.
 fn agent() -> Option<PathBuf> {
     std::env::var_os("WEIR_AGENT").map(PathBuf::from).filter(|path| path.exists())
@@ -129,6 +137,12 @@ impl Network {
     pub fn configure_server(&self, device: &str, address: &str) {
         run("ip", &["-n", &self.server, "addr", "add", address, "dev", device]);
         run("ip", &["-n", &self.server, "link", "set", device, "up"]);
+    }
+
+    /// Gives the server's interface the queueing discipline that keeps to departure times.
+    pub fn queue_fairly(&self) {
+        let namespace = format!("--net=/run/netns/{}", self.server);
+        run("nsenter", &[&namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq"]);
     }
 
     pub fn set_mtu(&self, mtu: u32) {

@@ -9,11 +9,12 @@ use anyhow::{Context as _, Result};
 use super::kernel::decompress;
 
 /// What the tests need, where a kernel does not have it built in.
-const WANTED: [&str; 23] = [
+const WANTED: [&str; 24] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
     "veth",
+    "tun",
     "dummy",
     "ifb",
     "8021q",

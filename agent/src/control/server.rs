@@ -11,13 +11,16 @@ use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::{LONGEST_REQUEST, Request, Response};
 
 /// Who may talk at the same time; more wait.
 const CLIENTS: usize = 32;
-/// How long a client may take to ask, and to take its answer.
+/// How long a client may take to ask, and to take each part of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// An answer is handed over in parts of so many bytes: one of megabytes takes a slow reader its time.
+const PART: usize = 64 * 1024;
 /// Read and write for the owner and the group.
 const MODE: u32 = 0o660;
 /// The group that may use the socket, where the host has one.
@@ -89,7 +92,7 @@ impl Server {
                     let handler = Arc::clone(&handler);
                     tokio::spawn(async move {
                         // A client that went away or dawdled is its own loss.
-                        let _ = tokio::time::timeout(PATIENCE, answer(stream, handler.as_ref())).await;
+                        let _ = answer(stream, handler.as_ref()).await;
                         drop(place);
                     });
                 }
@@ -110,7 +113,7 @@ impl Drop for Server {
 async fn answer(stream: UnixStream, handler: &impl Handler) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    BufReader::new(read.take(LONGEST_REQUEST)).read_line(&mut line).await?;
+    timeout(PATIENCE, BufReader::new(read.take(LONGEST_REQUEST)).read_line(&mut line)).await??;
     if line.is_empty() {
         return Ok(());
     }
@@ -123,5 +126,8 @@ async fn answer(stream: UnixStream, handler: &impl Handler) -> io::Result<()> {
     };
     let mut document = serde_json::to_vec(&response)?;
     document.push(b'\n');
-    write.write_all(&document).await
+    for part in document.chunks(PART) {
+        timeout(PATIENCE, write.write_all(part)).await??;
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ pub mod compile;
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod decide;
 pub mod host_load;
 pub mod service;
 pub mod stats;

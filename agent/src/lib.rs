@@ -1,5 +1,6 @@
 //! Weir's agent as a library; the `agent` binary is a thin shell around it.
 
+pub mod applications;
 pub mod bans;
 pub mod cli;
 pub mod cmd;

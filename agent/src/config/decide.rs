@@ -7,7 +7,7 @@ use common::rate_limiter::Policy;
 
 use super::entries;
 use super::limit::ReadLimit;
-use super::policy::{Class, Multiplier, Service};
+use super::policy::{AgentConfig, Class, Multiplier, Service};
 use super::request::{self, RequestCost};
 use super::request_limit::{self, AnyLimit, ReadRequestLimit, RequestLimit};
 use super::table::Table;
@@ -118,6 +118,7 @@ pub fn read_all(
     limits: Vec<ReadRequestLimit>,
     packet_limits: &[ReadLimit],
     classes: &[Class],
+    agent: &AgentConfig,
 ) -> Decide {
     let mut decide = match root.value("decide") {
         Some(value) => match value.get_ref().as_table() {
@@ -169,6 +170,10 @@ pub fn read_all(
                 format!("this limit cannot be kept for every class: {error}"),
                 "lower the rate, or the class's multiplier",
             ),
+        }
+        if read.limit.escalate.is_some() && agent.interfaces.is_empty() {
+            let message = "escalate bans at the kernel edge, and there is no interface to ban on";
+            root.problems.error(read.name_span.clone(), message, "add [agent] interfaces = [\"eth0\"]");
         }
         if nth == 0 && decide.http.is_none() && decide.grpc.is_none() {
             let help = "add [decide] http = \"unix:/run/weir/decide.sock\"";

@@ -118,7 +118,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let classes = entries(&mut root, "class", "[[class]]", class::read);
     let (limits, request_limits) = decide::limits(&mut root);
     let classes_read: Vec<policy::Class> = classes.iter().map(|read| read.class.clone()).collect();
-    let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read);
+    let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
     for key in NOT_YET {
         if let Some(value) = root.value(key) {
             let message = format!("[{key}] is not in force in this version");

@@ -1,6 +1,6 @@
 //! One decision, or several that belong together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,110 +8,17 @@ use std::time::Duration;
 
 use common::rate_limiter::{Outcome, PolicyError};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::escalation::{Edge, Escalation};
-use super::formula::{Formula, FormulaError};
+use super::formula::Formula;
+use super::headers;
+use super::question::{Answer, DecideError, Question};
 use super::sources::{Sources, Standing};
-use super::store::{Fingerprint, Fingerprints, Held, Store};
+use super::store::{Fingerprint, Fingerprints, Store};
 use crate::config::policy::{Config, Mode, RequestEnforcement, RequestLimit};
 use crate::config::request_limit::SOURCE;
 use crate::config::table::suggestion;
-
-/// What is asked: one limit, one key, one cost.
-#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Question {
-    /// The limit's name.
-    pub limit: String,
-    /// Its entries and their values.
-    #[serde(default)]
-    pub key: BTreeMap<String, String>,
-    /// The client's address, for its class and for limits by source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<IpAddr>,
-    /// The kind of request; its formula says what it costs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request: Option<String>,
-    /// What the formula is over.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub parameters: BTreeMap<String, f64>,
-    /// The cost itself, in units; 1 if neither it nor a request is given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<u64>,
-    /// Look, and charge nothing.
-    #[serde(default)]
-    pub peek: bool,
-}
-
-/// What is answered.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
-    /// Whether the request may go on.
-    pub allowed: bool,
-    /// The limit that was asked about.
-    pub limit: String,
-    /// The largest cost that would pass now.
-    pub remaining: u64,
-    /// Until this cost would pass if nothing else did; 0 if it passed; `null` if it never can.
-    pub retry_after_seconds: Option<f64>,
-    /// Until the whole allowance is back if nothing else passes.
-    pub reset_after_seconds: f64,
-}
-
-/// Why there is no answer. Nothing was charged.
-#[derive(Clone, Debug, PartialEq, Error)]
-pub enum DecideError {
-    /// No such limit.
-    #[error("there is no limit {name:?} on requests: {help}")]
-    UnknownLimit {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        help: String,
-    },
-    /// An entry is missing.
-    #[error("limit {limit:?} counts by {entry:?}, and the key has none: {help}")]
-    MissingEntry {
-        /// The limit.
-        limit: String,
-        /// The entry.
-        entry: String,
-        /// What to write.
-        help: &'static str,
-    },
-    /// An entry too many.
-    #[error("limit {limit:?} does not count by {entry:?}: leave it out")]
-    UnknownEntry {
-        /// The limit.
-        limit: String,
-        /// The entry.
-        entry: String,
-    },
-    /// The source is no address, or two different ones.
-    #[error("the source {0:?} is not an address: write it as 203.0.113.9 or 2001:db8::9, once")]
-    Source(String),
-    /// No such request.
-    #[error("there is no request {name:?}: {help}")]
-    UnknownRequest {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        help: String,
-    },
-    /// A request and a cost, or parameters without a request.
-    #[error("{0}")]
-    Cost(&'static str),
-    /// The formula has no cost for these parameters.
-    #[error("request {request:?}: {error}")]
-    Formula {
-        /// The request.
-        request: String,
-        /// Why.
-        error: FormulaError,
-    },
-}
 
 /// A policy on requests that cannot be had.
 #[derive(Debug, Error)]
@@ -145,7 +52,8 @@ pub(super) struct Limit {
     pub(super) stores: Vec<Store>,
     pub(super) counters: Counters,
     escalation: Option<Escalation>,
-    observes: bool,
+    pub(super) observes: bool,
+    policy_header: String,
 }
 
 /// All limits on requests, and who is asking about them.
@@ -162,16 +70,16 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
     pub(super) limit: usize,
-    standing: Standing,
+    pub(super) standing: Standing,
     source: Option<IpAddr>,
-    key: Fingerprint,
+    pub(super) key: Fingerprint,
     pub(super) cost: u64,
-    peek: bool,
+    pub(super) peek: bool,
 }
 
 impl Charge {
     /// The store that holds its key; those that are not limited need none.
-    fn store<'e>(&self, engine: &'e Engine) -> Option<&'e Store> {
+    pub(super) fn store<'e>(&self, engine: &'e Engine) -> Option<&'e Store> {
         let Standing::Grade(grade) = self.standing else { return None };
         engine.limits.get(self.limit)?.stores.get(grade)
     }
@@ -200,6 +108,7 @@ impl Engine {
                 counters: Counters::default(),
                 escalation: policy.escalate.map(Escalation::new).transpose().map_err(fail)?,
                 observes,
+                policy_header: headers::policy(policy),
             });
         }
         Ok(Self {
@@ -225,7 +134,7 @@ impl Engine {
     pub fn decide(&self, question: &Question, now: u64) -> Result<Answer, DecideError> {
         let charge = self.charge(question)?;
         let name = &self.limits[charge.limit].policy.name;
-        Ok(answer(name, self.settle(charge, now)))
+        Ok(Answer::new(name, self.settle(charge, now)))
     }
 
     /// Decides on many questions, each for itself.
@@ -240,7 +149,7 @@ impl Engine {
             .collect::<Result<_, _>>()?;
         let settled = charges.into_iter().map(|charge| {
             let name = &self.limits[charge.limit].policy.name;
-            answer(name, self.settle(charge, now))
+            Answer::new(name, self.settle(charge, now))
         });
         Ok(settled.collect())
     }
@@ -255,7 +164,7 @@ impl Engine {
             });
         };
         let limit = &self.limits[nth];
-        let source = source(question)?;
+        let source = question.address()?;
         let known = |entry: &&String| *entry == SOURCE || limit.policy.key.contains(entry);
         if let Some(entry) = question.key.keys().find(|entry| !known(entry)) {
             return Err(DecideError::UnknownEntry { limit: limit.policy.name.clone(), entry: entry.clone() });
@@ -322,73 +231,8 @@ impl Engine {
         self.count(&charge, outcome, now)
     }
 
-    /// Decides on charges that are made all together or not at all; what each of them would have said.
-    ///
-    /// Shards are held in the order of (limit, grade, shard), so that two callers never wait for each other.
-    pub(super) fn settle_all(&self, charges: &[Charge], now: u64) -> Vec<Outcome> {
-        let mut places: Vec<(usize, usize, usize, Fingerprint)> = Vec::new();
-        for charge in charges {
-            if let (Standing::Grade(grade), Some(store)) = (charge.standing, charge.store(self)) {
-                places.push((charge.limit, grade, store.shard_of(charge.key), charge.key));
-            }
-        }
-        places.sort_unstable_by_key(|(limit, grade, shard, _)| (*limit, *grade, *shard));
-        places.dedup_by_key(|(limit, grade, shard, _)| (*limit, *grade, *shard));
-        let mut held: Vec<((usize, usize, usize), Held<'_>)> = places
-            .into_iter()
-            .filter_map(|(limit, grade, shard, key)| {
-                Some(((limit, grade, shard), self.limits.get(limit)?.stores.get(grade)?.hold(key)))
-            })
-            .collect();
-        let mut find = |charge: &Charge| -> Option<usize> {
-            let (Standing::Grade(grade), Some(store)) = (charge.standing, charge.store(self)) else { return None };
-            let place = (charge.limit, grade, store.shard_of(charge.key));
-            held.iter().position(|(other, _)| *other == place)
-        };
-        let at: Vec<Option<usize>> = charges.iter().map(&mut find).collect();
-
-        let mut outcomes = Vec::with_capacity(charges.len());
-        let mut undo: Vec<(usize, Fingerprint, Option<Box<[u64]>>)> = Vec::new();
-        let mut all_pass = true;
-        for (charge, at) in charges.iter().zip(&at) {
-            let Some((_, held)) = at.and_then(|at| held.get_mut(at)) else {
-                outcomes.push(self.free_outcome(charge));
-                continue;
-            };
-            if charge.peek {
-                outcomes.push(held.peek(charge.key, now, charge.cost));
-            } else {
-                undo.push((at.unwrap_or_default(), charge.key, held.save(charge.key)));
-                outcomes.push(held.decide(charge.key, now, charge.cost));
-            }
-            let is_refused = outcomes.last().is_some_and(|outcome| !outcome.allowed);
-            all_pass &= !is_refused || self.limits[charge.limit].observes;
-        }
-        if !all_pass {
-            // In reverse, since one key may have been charged twice.
-            for (at, key, saved) in undo.into_iter().rev() {
-                if let Some((_, held)) = held.get_mut(at) {
-                    held.restore(key, saved.as_deref());
-                }
-            }
-            for ((charge, at), outcome) in charges.iter().zip(&at).zip(&mut outcomes) {
-                if let Some((_, held)) = at.and_then(|at| held.get(at))
-                    && outcome.allowed
-                {
-                    outcome.remaining = held.peek(charge.key, now, charge.cost).remaining;
-                }
-            }
-        }
-        drop(held);
-        let count = |(charge, outcome): (&Charge, Outcome)| {
-            // What passed by itself was not charged if another refused: it counts as neither.
-            if all_pass || !outcome.allowed { self.count(charge, outcome, now) } else { outcome }
-        };
-        charges.iter().zip(outcomes).map(count).collect()
-    }
-
     /// Counts an outcome, and makes of it what the limit's mode says.
-    fn count(&self, charge: &Charge, mut outcome: Outcome, now: u64) -> Outcome {
+    pub(super) fn count(&self, charge: &Charge, mut outcome: Outcome, now: u64) -> Outcome {
         let limit = &self.limits[charge.limit];
         let counter = match (outcome.allowed, limit.observes) {
             (true, _) => &limit.counters.passed,
@@ -424,9 +268,32 @@ impl Engine {
         outcome
     }
 
-    fn free_outcome(&self, charge: &Charge) -> Outcome {
+    pub(super) fn free_outcome(&self, charge: &Charge) -> Outcome {
         let most = self.limits[charge.limit].stores.first().map_or(0, |store| super::tiers::most(store.tiers()));
         Outcome { allowed: true, remaining: most, retry_after: Some(Duration::ZERO), reset_after: Duration::ZERO }
+    }
+
+    /// The limit's `RateLimit-Policy`.
+    pub(super) fn policy_header(&self, name: &str) -> Option<&str> {
+        self.by_name.get(name).map(|nth| self.limits[*nth].policy_header.as_str())
+    }
+
+    /// A limit as the config has it.
+    pub(super) fn limit(&self, nth: usize) -> &RequestLimit {
+        &self.limits[nth].policy
+    }
+
+    /// The limits on a descriptor with these entries: those that count by exactly them, in any order.
+    pub(super) fn limits_of<'q, I: Iterator<Item = (&'q str, &'q str)>>(
+        &self,
+        domain: &str,
+        entries: impl Fn() -> I,
+    ) -> impl Iterator<Item = (usize, &RequestLimit)> {
+        self.limits.iter().map(|limit| &limit.policy).enumerate().filter(move |(_, policy)| {
+            policy.domain.as_ref().is_none_or(|wanted| wanted == domain)
+                && policy.key.len() == entries().count()
+                && policy.key.iter().all(|entry| entries().any(|(name, _)| name == entry))
+        })
     }
 
     /// Forgets what has decayed; each lock is held for some tens of microseconds.
@@ -447,16 +314,6 @@ impl Engine {
     }
 }
 
-pub(super) fn answer(name: &str, outcome: Outcome) -> Answer {
-    Answer {
-        allowed: outcome.allowed,
-        limit: name.to_owned(),
-        remaining: outcome.remaining,
-        retry_after_seconds: outcome.retry_after.map(|wait| wait.as_secs_f64()),
-        reset_after_seconds: outcome.reset_after.as_secs_f64(),
-    }
-}
-
 /// What a key is made of. Values that are next to each other cannot run together: the hash has their lengths.
 #[derive(Hash)]
 enum Value<'q> {
@@ -467,19 +324,6 @@ enum Value<'q> {
 fn masked(source: IpAddr, policy: &RequestLimit) -> Value<'static> {
     let length = if source.is_ipv4() { policy.ipv4_prefix } else { policy.ipv6_prefix };
     Value::Address(IpNet::new(source, length).map_or(source, |net| net.network()))
-}
-
-/// The client's address, wherever it is given, IPv4-mapped as IPv4.
-fn source(question: &Question) -> Result<Option<IpAddr>, DecideError> {
-    let in_key = match question.key.get(SOURCE) {
-        Some(text) => Some(text.parse::<IpAddr>().map_err(|_| DecideError::Source(text.clone()))?.to_canonical()),
-        None => None,
-    };
-    let apart = question.source.map(|address| address.to_canonical());
-    match (in_key, apart) {
-        (Some(one), Some(other)) if one != other => Err(DecideError::Source(format!("{one}, {other}"))),
-        (one, other) => Ok(one.or(other)),
-    }
 }
 
 fn suggest(written: &str, known: &[&str]) -> String {

@@ -7,13 +7,25 @@
 mod engine;
 mod escalation;
 mod formula;
+mod grpc;
+mod headers;
+mod http;
+mod question;
+mod service;
 mod sources;
+mod status;
 mod store;
 #[cfg(test)]
 mod tests;
 mod tiers;
+mod together;
 
-pub use engine::{Answer, DecideError, Engine, EngineError, Question};
+pub use engine::{Engine, EngineError};
 pub use escalation::Edge;
 pub use formula::{Formula, FormulaError};
+pub use question::{Answer, DecideError, Question};
+pub use service::{Service, ServiceError};
 pub use store::{Fingerprint, Fingerprints, Held, Store};
+
+/// A clock: nanoseconds since a fixed instant.
+pub type Now = fn() -> u64;

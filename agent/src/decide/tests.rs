@@ -332,7 +332,7 @@ fn observing_refuses_nothing_and_counts() {
 #[test]
 fn who_keeps_being_refused_is_banned_once_and_never_limit_is_stronger() {
     let text = format!(
-        "[agent]\nnever_limit = [\"203.0.113.7\"]\n{}",
+        "[agent]\ninterfaces = [\"eth0\"]\nnever_limit = [\"203.0.113.7\"]\n{}",
         credits("burst = 1\nrate = \"1/h\"\nescalate = { after = 20, within = \"1m\", ban = \"5m\" }")
             .replace("rate = \"600/min\"\n", "")
     );

@@ -94,7 +94,7 @@ proptest! {
         // Content in units × per: what flows in in a nanosecond is then `count`.
         let most = u128::from(burst) * u128::from(per);
         let mut content = u128::from(initial) * u128::from(per);
-        let grid = |now: u64| if step == 0 { now } else { now / step * step };
+        let grid = |now: u64| now - now.checked_rem(step).unwrap_or(0);
         let (mut filled, mut now) = (grid(start), start);
         for (gap, cost) in arrivals {
             now += gap * per / 1_000 / count.max(1);

@@ -57,6 +57,13 @@ fn every_error_says_where_it_is_and_what_to_write() {
         (&base("escalate = 5"), 8, 12, "escalate is an integer", "after = 20"),
         (&base("escalate = { within = \"1m\", ban = \"5m\" }"), 8, 12, "has no after", "after = 20"),
         (&base("escalate = { after = 0, within = \"1m\", ban = \"5m\" }"), 8, 22, "out of range", "from 1 to 1024"),
+        (
+            &base("escalate = { after = 20, within = \"1m\", ban = \"5m\" }"),
+            5,
+            8,
+            "no interface to ban on",
+            "interfaces =",
+        ),
         (&base("cluster = true"), 8, 11, "not in force", "remove it"),
         (
             &limit("key = [\"user\"]\nrate = \"1025/min\"\nalgorithm = \"sliding-log\""),
@@ -129,7 +136,8 @@ fn everything_that_can_be_written_is_read() {
         "{BASE}unit = \"credits\"\nburst = 100\ninitial = 50\nrefill_every = \"1s\"\ntiers = [\"9000/h\"]\ndomain = \"shop\"\n\
          on_full = \"share\"\nescalate = {{ after = 20, within = \"1m\", ban = \"5m\" }}"
     ))
-    .replace("127.0.0.1:9465", "unix:/run/weir/decide.sock");
+    .replace("127.0.0.1:9465", "unix:/run/weir/decide.sock")
+    .replace("[decide]", "[agent]\ninterfaces = [\"eth0\"]\n[decide]");
     let decide = check(&text).unwrap_or_else(|report| panic!("{report}")).config.decide;
     assert_eq!(decide.http, Some(Endpoint::Unix("/run/weir/decide.sock".into())));
     let limit = &decide.limits[0];

@@ -1,6 +1,6 @@
-//! JSON over HTTP/1.1: `POST /v1/decide`.
+//! JSON over HTTP/1.1: `POST /v1/decide`, and `GET /v1/health` for who asks whether anybody answers.
 //!
-//! hyper and no framework above it: there is one route. Requests are bounded in size, and in the time they may take to
+//! hyper and no framework above it: there are two routes. Requests are bounded in size, and in the time they may take to
 //! come; connections in number.
 
 use std::convert::Infallible;
@@ -37,6 +37,12 @@ pub enum Listener {
     Tcp(TcpListener),
     /// A socket in the file system.
     Unix(UnixListener),
+}
+
+/// That somebody answers.
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
 }
 
 /// Why a request is not answered.
@@ -93,8 +99,10 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    if request.uri().path() != "/v1/decide" {
-        return refuse(StatusCode::NOT_FOUND, "there is only /v1/decide");
+    match request.uri().path() {
+        "/v1/decide" => {}
+        "/v1/health" => return json(StatusCode::OK, &Health { status: "ok" }),
+        _ => return refuse(StatusCode::NOT_FOUND, "there are /v1/decide and /v1/health"),
     }
     if request.method() != Method::POST {
         let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, "ask by POST");

@@ -59,7 +59,23 @@ impl Fingerprints {
     }
 }
 
-/// The hash of a fingerprint: itself.
+/// A fingerprint as a map's key: two words, so that it is aligned as the states are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Halves([u64; 2]);
+
+impl From<Fingerprint> for Halves {
+    fn from(Fingerprint(key): Fingerprint) -> Self {
+        Self([key as u64, (key >> 64) as u64])
+    }
+}
+
+impl Hash for Halves {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_u64(self.0[0]);
+    }
+}
+
+/// The hash of a fingerprint: half of itself.
 #[derive(Clone, Copy, Debug, Default)]
 struct Identity(u64);
 
@@ -69,19 +85,17 @@ impl Hasher for Identity {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.0 ^= u64::from_le_bytes(word);
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
     }
 
-    fn write_u128(&mut self, fingerprint: u128) {
-        self.0 = fingerprint as u64;
+    fn write_u64(&mut self, half: u64) {
+        self.0 = half;
     }
 }
 
-type Keys<S> = HashMap<[u64; 2], S, BuildHasherDefault<Identity>>;
+type Keys<S> = HashMap<Halves, S, BuildHasherDefault<Identity>>;
 
 /// The states of a shard, in place where they are one word or two.
 #[derive(Debug)]
@@ -111,25 +125,21 @@ macro_rules! each_kind {
     };
 }
 
-fn halves(Fingerprint(key): Fingerprint) -> [u64; 2] {
-    [key as u64, (key >> 64) as u64]
-}
-
 impl Shard {
     fn len(&self) -> usize {
         each_kind!(&self.states, keys => keys.len())
     }
 
     fn get(&self, key: Fingerprint) -> Option<&[u64]> {
-        each_kind!(&self.states, keys => keys.get(&halves(key)).map(|state| &state[..]))
+        each_kind!(&self.states, keys => keys.get(&key.into()).map(|state| &state[..]))
     }
 
     fn get_mut(&mut self, key: Fingerprint) -> Option<&mut [u64]> {
-        each_kind!(&mut self.states, keys => keys.get_mut(&halves(key)).map(|state| &mut state[..]))
+        each_kind!(&mut self.states, keys => keys.get_mut(&key.into()).map(|state| &mut state[..]))
     }
 
     fn insert(&mut self, key: Fingerprint, words: &[u64]) {
-        let key = halves(key);
+        let key = Halves::from(key);
         match &mut self.states {
             States::One(keys) => drop(keys.insert(key, [words[0]])),
             States::Two(keys) => drop(keys.insert(key, [words[0], words[1]])),
@@ -138,15 +148,47 @@ impl Shard {
     }
 
     fn remove(&mut self, key: Fingerprint) {
-        each_kind!(&mut self.states, keys => drop(keys.remove(&halves(key))));
+        each_kind!(&mut self.states, keys => drop(keys.remove(&key.into())));
     }
 
     fn retain(&mut self, keep: impl Fn(&[u64]) -> bool) {
-        each_kind!(&mut self.states, keys => {
-            keys.retain(|_, state| keep(&state[..]));
-            // What a flood left behind is given back, with room for as many again.
-            keys.shrink_to(2 * keys.len());
-        });
+        each_kind!(&mut self.states, keys => keys.retain(|_, state| keep(&state[..])));
+    }
+
+    /// Moves to as little memory as what is left needs, if that is much less, and hands over the rest.
+    fn shrink(&mut self) -> Forgotten {
+        Forgotten(each_kind!(&mut self.states, keys => {
+            if keys.capacity() > 4 * keys.len().max(FIRST_SWEEP) {
+                let smaller = keys.drain().collect();
+                Some(std::mem::replace(keys, smaller).into())
+            } else {
+                None
+            }
+        }))
+    }
+}
+
+/// Memory that a shard needs no more. Giving it back can take the system longer than a decision may wait, so it is
+/// dropped when the shard is held no longer.
+#[derive(Debug)]
+#[must_use]
+pub struct Forgotten(#[expect(dead_code, reason = "it is there to be dropped")] Option<States>);
+
+impl From<Keys<[u64; 1]>> for States {
+    fn from(keys: Keys<[u64; 1]>) -> Self {
+        Self::One(keys)
+    }
+}
+
+impl From<Keys<[u64; 2]>> for States {
+    fn from(keys: Keys<[u64; 2]>) -> Self {
+        Self::Two(keys)
+    }
+}
+
+impl From<Keys<Box<[u64]>>> for States {
+    fn from(keys: Keys<Box<[u64]>>) -> Self {
+        Self::Many(keys)
     }
 }
 
@@ -201,6 +243,7 @@ impl Store {
     }
 
     /// Charges `cost` if it passes, without asking what is left: the fastest way.
+    #[inline]
     pub fn allowed(&self, key: Fingerprint, now: u64, cost: u64) -> bool {
         let mut held = self.hold(key);
         let charged = held.with_state(key, now, |tiers, words| tiers::charge(tiers, words, now, cost));
@@ -236,15 +279,23 @@ impl Store {
 
     /// Forgets what has decayed, a shard after another, each held for some tens of microseconds.
     pub fn sweep(&self, now: u64) {
-        self.sweep_each(now, || {});
+        for shard in 0..self.shards() {
+            drop(self.sweep_shard(shard, now));
+        }
     }
 
-    /// As `sweep`, and calls `between` whenever no shard is held.
-    pub fn sweep_each(&self, now: u64, mut between: impl FnMut()) {
-        for shard in &self.shards {
-            self.forget_decayed(&mut lock(shard), now);
-            between();
-        }
+    /// How many shards there are.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Forgets what has decayed in one shard; what is handed over is dropped when nobody waits.
+    pub fn sweep_shard(&self, shard: usize, now: u64) -> Forgotten {
+        let Some(shard) = self.shards.get(shard) else { return Forgotten(None) };
+        let mut shard = lock(shard);
+        self.forget_decayed(&mut shard, now);
+        shard.shrink()
     }
 
     /// Which shard a key is in; shards of several stores are held in the order of (store, shard).

@@ -159,8 +159,9 @@ impl Shard {
     fn shrink(&mut self) -> Forgotten {
         Forgotten(each_kind!(&mut self.states, keys => {
             if keys.capacity() > 4 * keys.len().max(FIRST_SWEEP) {
-                let smaller = keys.drain().collect();
-                Some(std::mem::replace(keys, smaller).into())
+                let mut larger = std::mem::take(keys);
+                keys.extend(larger.drain());
+                Some(larger.into())
             } else {
                 None
             }

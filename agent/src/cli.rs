@@ -39,6 +39,35 @@ pub struct Ask {
     pub json: bool,
 }
 
+/// What to ask about a limit on requests.
+#[derive(Clone, Debug, Args)]
+pub struct Decide {
+    /// The limit's name
+    #[arg(long, value_name = "NAME")]
+    pub limit: String,
+    /// An entry of the key and its value; once for each
+    #[arg(long = "key", value_name = "ENTRY=VALUE")]
+    pub keys: Vec<String>,
+    /// The client's address
+    #[arg(long, value_name = "IP")]
+    pub source: Option<IpAddr>,
+    /// The kind of request, and its parameters: --request publish messages=3
+    #[arg(long, num_args = 1.., value_names = ["NAME", "PARAMETER=VALUE"], conflicts_with = "cost")]
+    pub request: Vec<String>,
+    /// The cost itself; 1 if neither it nor a request is given
+    #[arg(long, value_name = "UNITS")]
+    pub cost: Option<u64>,
+    /// Look, and charge nothing
+    #[arg(long)]
+    pub peek: bool,
+    /// End with status 1 if it is refused
+    #[arg(long)]
+    pub exit_status: bool,
+    /// How to ask
+    #[command(flatten)]
+    pub ask: Ask,
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -85,6 +114,8 @@ pub enum Command {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Ask about one limit on requests, as applications do
+    Decide(Decide),
     /// Refuse everything from an address or prefix, until the ban ends or is lifted
     Ban {
         /// The address or prefix

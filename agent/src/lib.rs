@@ -1,5 +1,6 @@
 //! Weir's agent as a library; the `agent` binary is a thin shell around it.
 
+pub mod applications;
 pub mod bans;
 pub mod cli;
 pub mod cmd;
@@ -7,6 +8,7 @@ pub mod compile;
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod decide;
 pub mod host_load;
 pub mod service;
 pub mod stats;

@@ -287,6 +287,9 @@ impl Handler for Service {
                 json(Unbanned { was_banned })
             }
             Request::Bans => json(in_force.list_bans().map_err(failed)?),
+            Request::Decide { question } => {
+                Err(format!("there is no limit {:?} on requests: the config has none", question.limit))
+            }
         }
     }
 }

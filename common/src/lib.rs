@@ -10,6 +10,7 @@ pub mod limiter;
 pub mod packet;
 #[cfg(feature = "user")]
 mod pod;
+pub mod rate_limiter;
 pub mod rule;
 pub mod settings;
 pub mod table;

@@ -38,17 +38,19 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(USAGE));
     }
     let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
-    let checked = Checked {
-        valid: true,
-        warnings,
-        lacking: lacking(&loaded.config),
-        limits: loaded.config.limits.iter().map(LimitDefinition::from).collect(),
-    };
+    let checked =
+        Checked { valid: true, warnings, lacking: lacking(&loaded.config), limits: definitions(&loaded.config) };
     match print {
         Print::Json => println!("{}", serde_json::to_string_pretty(&checked)?),
         Print::Table => show(file, &loaded.config, &checked),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Of all limits: those on packets, then those on requests.
+fn definitions(config: &Config) -> Vec<LimitDefinition> {
+    let packets = config.limits.iter().map(LimitDefinition::from);
+    packets.chain(config.decide.limits.iter().map(LimitDefinition::from)).collect()
 }
 
 fn show(file: &Path, config: &Config, checked: &Checked) {

@@ -3,7 +3,9 @@
 mod ask;
 mod ban;
 mod check;
+mod decide;
 mod detach;
+mod requests;
 mod run;
 mod table;
 
@@ -33,6 +35,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Unban { cidr, ask } => ban::unban(&cidr, &ask),
         Command::Bans(options) => ban::bans(&options),
+        Command::Decide(options) => decide::decide(&options),
         Command::Detach { config } => detach::detach(config.as_deref()),
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::USAGE;
+use super::{USAGE, requests};
+use crate::applications::Agent;
 use crate::cli::Run;
 use crate::compile;
 use crate::config::policy::{Config, Mode, OnExit};
@@ -17,6 +18,9 @@ use crate::service::{PERIOD, Service};
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let Some(config) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
+    if requests::are_all(&config) {
+        return requests::run(config, options);
+    }
     let plan = match compile::plan(&config) {
         Ok(plan) => plan,
         Err(error) => {
@@ -30,6 +34,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
         let pins = PinDirectory::open(&config.agent.pins)?;
+        let (applications, orders) = requests::start(&config)?;
         let file = options.config.as_ref().map(|file| file.display().to_string());
         let introduction = introduction(&config);
         let service = Arc::new(Service::start(config, file, plan, &pins, &interfaces)?);
@@ -38,8 +43,11 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         for note in service.notes() {
             eprintln!("note: {note}");
         }
+        requests::greet(&applications);
+        let agent = Arc::new(Agent::new(Arc::clone(&service), applications));
+        orders.carry_out(Arc::clone(&service));
         tokio::select! {
-            () = server.serve(Arc::clone(&service)) => {}
+            () = server.serve(agent) => {}
             () = keep_up(&service) => {}
             result = stopped() => result?,
         }
@@ -125,7 +133,7 @@ fn introduction(config: &Config) -> String {
 }
 
 /// Until SIGINT or SIGTERM.
-async fn stopped() -> anyhow::Result<()> {
+pub(super) async fn stopped() -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     tokio::select! {

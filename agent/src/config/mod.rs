@@ -4,12 +4,15 @@
 
 mod agent;
 mod class;
+mod decide;
 mod limit;
 pub mod policy;
 pub mod prefix;
 pub mod report;
+mod request;
+pub(crate) mod request_limit;
 pub mod ssh;
-mod table;
+pub(crate) mod table;
 pub mod units;
 
 use std::fs;
@@ -64,7 +67,7 @@ impl ConfigError {
 }
 
 /// Tables that this version knows of and does not enforce.
-const NOT_YET: [&str; 4] = ["group", "decide", "request", "cluster"];
+const NOT_YET: [&str; 2] = ["group", "cluster"];
 
 /// Reads and validates a file.
 ///
@@ -113,7 +116,9 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         None => AgentConfig::default(),
     };
     let classes = entries(&mut root, "class", "[[class]]", class::read);
-    let limits = entries(&mut root, "limit", "[[limit]]", limit::read);
+    let (limits, request_limits) = decide::limits(&mut root);
+    let classes_read: Vec<policy::Class> = classes.iter().map(|read| read.class.clone()).collect();
+    let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
     for key in NOT_YET {
         if let Some(value) = root.value(key) {
             let message = format!("[{key}] is not in force in this version");
@@ -127,6 +132,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         agent,
         classes: classes.into_iter().map(|read| read.class).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),
+        decide,
     })
 }
 
@@ -274,6 +280,7 @@ impl Config {
                 limit("packets-per-source", Unit::Packets, 10_000, 20_000),
                 limit("connections-per-source", Unit::Connections, 200, 1_000),
             ],
+            decide: policy::Decide::default(),
         }
     }
 }

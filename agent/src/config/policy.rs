@@ -7,6 +7,10 @@ use std::path::PathBuf;
 pub use common::limiter::Rate;
 pub use common::packet::Direction;
 
+pub use super::decide::{Decide, Endpoint};
+pub use super::request::RequestCost;
+pub use super::request_limit::{Escalate, RequestEnforcement, RequestLimit, RequestUnit};
+
 /// Where maps and links are pinned unless said otherwise.
 pub const DEFAULT_PINS: &str = "/sys/fs/bpf/weir";
 
@@ -17,8 +21,10 @@ pub struct Config {
     pub agent: AgentConfig,
     /// `[[class]]`, in the file's order.
     pub classes: Vec<Class>,
-    /// `[[limit]]`, in the file's order.
+    /// `[[limit]]` on packets, in the file's order.
     pub limits: Vec<Limit>,
+    /// `[decide]`, with the limits on requests.
+    pub decide: Decide,
 }
 
 /// `[agent]`.

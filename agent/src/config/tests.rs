@@ -154,10 +154,8 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "another name",
         ),
         // What this version does not enforce is refused, not ignored.
-        (&limit(&format!("{rate}scope = \"request\"")), 6, 9, "not in force", "remove it"),
         (&limit(&format!("{rate}cluster = true")), 6, 11, "not in force", "remove it"),
         ("[[group]]\nname = \"batch\"", 1, 1, "not in force", "remove it"),
-        ("[decide]\nhttp = \"127.0.0.1:1\"", 1, 1, "not in force", "remove it"),
         ("[cluster]", 1, 1, "not in force", "remove it"),
     ] {
         let report = check(text).err().unwrap_or_else(|| panic!("{text} is not wrong"));

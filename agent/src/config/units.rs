@@ -157,6 +157,18 @@ fn bit_unit(text: &str) -> Option<u128> {
     })
 }
 
+/// Parses a time by itself, from 1 ms to 366 days, in nanoseconds.
+///
+/// # Errors
+///
+/// With what to write instead.
+pub fn time(text: &str) -> Result<u64, Wrong> {
+    if text.trim().is_empty() {
+        return Err(wrong("there is no time", "write a time as \"1s\" or \"5m\""));
+    }
+    time_nanoseconds(text).map_err(|message| wrong(message, "write a time as \"1s\" or \"5m\""))
+}
+
 /// A time in nanoseconds.
 fn time_nanoseconds(text: &str) -> Result<u64, String> {
     let (number, suffix) = split_number(text.trim());

@@ -52,6 +52,11 @@ pub enum Request {
     },
     /// A list of [`crate::stats::BansRow`].
     Bans,
+    /// [`crate::decide::Answer`].
+    Decide {
+        /// About what.
+        question: crate::decide::Question,
+    },
 }
 
 /// A prefix to ban.

@@ -2,6 +2,7 @@
 
 mod actions;
 mod bans;
+mod escalation;
 mod flood;
 mod hooks;
 mod keys;
@@ -22,7 +23,16 @@ fn main() {
         None => "the refusal of kernels before Linux 5.15, since this one is newer",
     };
     eprintln!("skipped: {reason}");
-    let rooms = [limits::TESTS, keys::TESTS, hooks::TESTS, actions::TESTS, bans::TESTS, flood::TESTS, life::TESTS];
+    let rooms = [
+        limits::TESTS,
+        keys::TESTS,
+        hooks::TESTS,
+        actions::TESTS,
+        bans::TESTS,
+        escalation::TESTS,
+        flood::TESTS,
+        life::TESTS,
+    ];
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
         eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");

@@ -191,12 +191,13 @@ impl SlidingWindow {
     #[must_use]
     pub fn remaining(&self, even: u64, odd: u64, now: Ticks) -> u64 {
         let (count, before, left) = self.counts(even, odd, now);
-        let weighed = (u128::from(before) * u128::from(left)).div_ceil(u128::from(self.window));
-        let free = u128::from(self.most).saturating_sub(u128::from(count) + weighed);
-        // For a cost of 1 the sum has only to be below N, so a fraction of a unit is as good as a whole one.
-        let exact = u128::from(before) * u128::from(left) + u128::from(count) * u128::from(self.window)
-            < u128::from(self.most) * u128::from(self.window);
-        u64::try_from(if exact { free.max(1) } else { 0 }).unwrap_or(u64::MAX)
+        let window = u128::from(self.window);
+        let before = u128::from(before) * u128::from(left);
+        // The sum before the last unit has only to be below N, so a fraction of a unit is as good as a whole one.
+        if before + u128::from(count) * window >= u128::from(self.most) * window {
+            return 0;
+        }
+        u64::try_from(u128::from(self.most) - u128::from(count) - before / window).unwrap_or(u64::MAX)
     }
 
     /// Ticks until `cost` would pass if nothing else did; `None` if it never can.

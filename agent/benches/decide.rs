@@ -1,0 +1,223 @@
+//! Decisions in user space, as ratios within one run: `cargo bench -p agent --bench decide`.
+//!
+//! Each figure is the best of some rounds that take turns, so that what else the machine does falls on both sides. It
+//! ends with status 1 if a bound of the documentation is missed.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::limiter::Rate;
+use common::rate_limiter::Policy;
+use governor::{Quota, RateLimiter};
+use weir::config::policy::{Endpoint, OnFull};
+use weir::decide::{Edge, Engine, Fingerprints, Service, Store};
+use weir::stats::monotonic_nanoseconds;
+
+const ROUNDS: usize = 3;
+const MILLION: u64 = 1_000_000;
+/// The bounds that are promised.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+const LEAST_OF_GOVERNOR: f64 = 1.0;
+const LEAST_OF_EMPTY: f64 = 0.8;
+const LONGEST_99TH: Duration = Duration::from_millis(1);
+
+fn main() -> ExitCode {
+    let mut is_missed = false;
+    let mut hold = |what: &str, holds: bool| {
+        if !holds {
+            eprintln!("MISSED: {what}");
+            is_missed = true;
+        }
+    };
+    let pause = (0..ROUNDS).map(|_| longest_pause()).min().unwrap_or_default();
+    println!("longest pause of forgetting a million keys: {pause:?}");
+    hold("pauses below 1 ms", pause < LONGEST_PAUSE);
+    for threads in [1, 2] {
+        for keys in [1, 1_000, MILLION] {
+            let (ours, theirs) = in_process(threads, keys);
+            let ratio = ours / theirs;
+            println!(
+                "in process, {threads} threads, {keys} keys: {:.1} million/s, governor {:.1}: {ratio:.2}",
+                ours / 1e6,
+                theirs / 1e6
+            );
+            hold("no less than governor", ratio >= LEAST_OF_GOVERNOR);
+        }
+    }
+    let (decisions, empty, slowest) = over_http();
+    println!("over HTTP: {decisions:.0}/s, the empty handler {empty:.0}/s: {:.2}", decisions / empty);
+    hold("no less than 0.8 of the empty handler", decisions / empty >= LEAST_OF_EMPTY);
+    println!("over HTTP at half of that: 99 of 100 are answered within {slowest:?}");
+    hold("the 99th percentile below 1 ms", slowest < LONGEST_99TH);
+    if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The longest that one shard is held while a million decayed keys are forgotten, or one of them is added.
+fn longest_pause() -> Duration {
+    let store = Store::new(vec![Policy::token_bucket(Rate::per_second(1_000), 10)], MILLION as usize, OnFull::Pass);
+    let Ok(fingerprints) = Fingerprints::new() else { return Duration::MAX };
+    let mut longest = Duration::ZERO;
+    for key in 0..MILLION {
+        let key = fingerprints.of(&key);
+        let start = worked();
+        store.allowed(key, 1, 1);
+        longest = longest.max(worked() - start);
+    }
+    for shard in 0..store.shards() {
+        let start = worked();
+        let forgotten = store.sweep_shard(shard, 1 << 40);
+        longest = longest.max(worked() - start);
+        drop(forgotten);
+    }
+    longest
+}
+
+/// What this thread has worked: time in which others had its processor is not the store's.
+fn worked() -> Duration {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map(Duration::from).unwrap_or_default()
+}
+
+/// Decisions a second: (ours, governor's).
+fn in_process(threads: u64, keys: u64) -> (f64, f64) {
+    let Ok(fingerprints) = Fingerprints::new() else { return (0.0, 1.0) };
+    let tiers = vec![Policy::token_bucket(Rate::per_second(100), 100)];
+    let ours = Store::new(tiers, 2 * MILLION as usize, OnFull::Pass);
+    let quota = Quota::per_second(NonZeroU32::MIN.saturating_add(99));
+    let theirs: governor::DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
+    for key in 0..keys {
+        ours.allowed(fingerprints.of(&key), 1, 1);
+        let _ = theirs.check_key(&key);
+    }
+    // The same clock for both, governor's own.
+    let clock = quanta::Clock::new();
+    let start = clock.now();
+    let now = || clock.now().duration_since(start).as_nanos() as u64 + 1;
+    let (mut best_ours, mut best_theirs) = (0.0, 0.0);
+    for _ in 0..ROUNDS {
+        let of_ours = |key: u64| {
+            std::hint::black_box(ours.allowed(fingerprints.of(&key), now(), 1));
+        };
+        best_ours = f64::max(best_ours, throughput(threads, keys, &of_ours));
+        best_theirs = f64::max(best_theirs, throughput(threads, keys, &|key| drop(theirs.check_key(&key))));
+    }
+    (best_ours, best_theirs)
+}
+
+fn throughput(threads: u64, keys: u64, decide: &(dyn Fn(u64) + Sync)) -> f64 {
+    const DECISIONS: u64 = 2_000_000;
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                // A walk through all keys in no order (Weyl), another one for each thread.
+                let mut place = thread * 7_919;
+                for _ in 0..DECISIONS / threads {
+                    place = place.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                    decide((place >> 20) % keys);
+                }
+            });
+        }
+    });
+    DECISIONS as f64 / start.elapsed().as_secs_f64()
+}
+
+struct NoEdge;
+
+impl Edge for NoEdge {
+    fn ban(&self, _: ipnet::IpNet, _: Option<Duration>) {}
+}
+
+/// (decisions a second, empty answers a second, the 99th percentile at half that load).
+fn over_http() -> (f64, f64, Duration) {
+    let text = "[decide]\nhttp = \"127.0.0.1:0\"\n[[limit]]\nname = \"credits-per-user\"\nscope = \"request\"\n\
+                key = [\"user\"]\nrate = \"1000000/s\"\n";
+    let loaded = weir::config::parse(Path::new("bench.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+    let engine = Engine::new(&loaded.config, Arc::new(NoEdge)).unwrap_or_else(|error| panic!("{error}"));
+    let service = Service::start(&loaded.config.decide, engine, monotonic_nanoseconds);
+    let service = service.unwrap_or_else(|error| panic!("{error}"));
+    let Some(Endpoint::Tcp(address)) = service.http() else { return (0.0, 1.0, Duration::MAX) };
+    let request = |path: &str| {
+        let body = "{\"limit\":\"credits-per-user\",\"key\":{\"user\":\"alice\"},\"cost\":1}";
+        format!("POST {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    };
+    let (decide, empty) = (request("/v1/decide"), request("/v1/health"));
+    let load = |request: &str| {
+        let done = AtomicU64::new(0);
+        let start = Instant::now();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut client = TcpStream::connect(address).unwrap();
+                    while start.elapsed() < Duration::from_secs(2) {
+                        exchange(&mut client, request);
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
+    };
+    let (mut decisions, mut nothing) = (0.0, 0.0);
+    for _ in 0..ROUNDS {
+        decisions = f64::max(decisions, load(&decide));
+        nothing = f64::max(nothing, load(&empty));
+    }
+    let slowest = (0..ROUNDS).map(|_| percentile(*address, &decide, decisions / 2.0)).min();
+    (decisions, nothing, slowest.unwrap_or(Duration::MAX))
+}
+
+/// The 99th percentile of the time to an answer, with so many requests a second from two clients.
+fn percentile(address: std::net::SocketAddr, request: &str, per_second: f64) -> Duration {
+    let gap = Duration::from_secs_f64(2.0 / per_second);
+    let times = thread::scope(|scope| {
+        let client = || {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.set_nodelay(true).unwrap();
+            let start = Instant::now();
+            let mut times = Vec::new();
+            let mut due = start;
+            while start.elapsed() < Duration::from_secs(2) {
+                while Instant::now() < due {
+                    thread::yield_now();
+                }
+                let sent = Instant::now();
+                exchange(&mut client, request);
+                times.push(sent.elapsed());
+                // Late ones are not made up for: the load is what it is said to be, or less.
+                due = (due + gap).max(Instant::now());
+            }
+            times
+        };
+        let clients = [scope.spawn(client), scope.spawn(client)];
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<Duration>>()
+    });
+    let mut times = times;
+    times.sort_unstable();
+    times.get(times.len() * 99 / 100).copied().unwrap_or(Duration::MAX)
+}
+
+/// One request and its whole answer.
+fn exchange(client: &mut TcpStream, request: &str) {
+    client.write_all(request.as_bytes()).unwrap();
+    let mut answer = [0; 2048];
+    let mut length = 0;
+    loop {
+        length += client.read(&mut answer[length..]).unwrap();
+        let text = std::str::from_utf8(&answer[..length]).unwrap();
+        // All of the body has come once it is as long as the head says.
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let said =
+            head.lines().find_map(|line| line.strip_prefix("content-length: ")).and_then(|said| said.parse().ok());
+        if said == Some(body.len()) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use std::path::Path;
+
+use crate::config::policy::{Algorithm, Decide, Endpoint, Escalate, RequestUnit};
+use crate::config::report::Report;
+use crate::config::{Loaded, parse};
+
+fn check(text: &str) -> Result<Loaded, Report> {
+    parse(Path::new("limits.toml"), text)
+}
+
+/// A limit on requests with these lines.
+fn limit(lines: &str) -> String {
+    format!("[decide]\nhttp = \"127.0.0.1:9465\"\n[[limit]]\nscope = \"request\"\nname = \"a\"\n{lines}\n")
+}
+
+const BASE: &str = "key = [\"user\"]\nrate = \"600/min\"\n";
+
+#[test]
+fn every_error_says_where_it_is_and_what_to_write() {
+    let base = |line: &str| limit(&format!("{BASE}{line}"));
+    for (text, line, column, message, help) in [
+        ("decide = 5", 1, 10, "decide is an integer", "[decide]"),
+        ("[decide]\nhtpp = \"127.0.0.1:1\"", 2, 1, "no key \"htpp\"", "did you mean \"http\"?"),
+        ("[decide]\nhttp = \"localhost\"", 2, 8, "no address with a port", "127.0.0.1:9465"),
+        ("[decide]\nhttp = \"unix:decide.sock\"", 2, 8, "not an absolute path", "unix:/run"),
+        ("[decide]\ngrpc = \"8081\"", 2, 8, "no address with a port", "grpc ="),
+        ("[decide]\nmax_keys = 0", 2, 12, "out of range", "from 1"),
+        ("[[request]]\ncost = \"1\"", 1, 1, "has no name", "name = \"publish\""),
+        ("[[request]]\nname = \"a\"", 1, 1, "has no cost", "cost = "),
+        ("[[request]]\nname = \"a\"\ncost = \"1 +\"", 3, 8, "no formula", "100 * messages"),
+        ("[[request]]\nname = \"a\"\ncost = \"f(1)\"", 3, 8, "no formula", "100 * messages"),
+        ("[[request]]\nname = \"a\"\ncost = [1]", 3, 8, "cost is an array", "a formula"),
+        (
+            "[[request]]\nname = \"a\"\ncost = 1\n[[request]]\nname = \"a\"\ncost = 2",
+            5,
+            8,
+            "two requests",
+            "another name",
+        ),
+        (&limit("rate = \"1/s\""), 3, 1, "has no key", "key = [\"user\"]"),
+        (&limit("key = [\"user\"]"), 3, 1, "has no rate", "600/min"),
+        (&limit("key = []\nrate = \"1/s\""), 6, 7, "0 entries", "name 1 to"),
+        (&limit("key = [\"user\", \"user\"]\nrate = \"1/s\""), 6, 16, "in the key already", "leave it out"),
+        (&limit("key = [\"user\"]\nrate = \"10MB/s\""), 7, 8, "counts requests", "10/s"),
+        (&base("unit = \"packets\""), 8, 8, "is no unit", "credits"),
+        (&base("scop = 1"), 8, 1, "no key \"scop\"", "did you mean \"scope\"?"),
+        (&base("ports = [80]"), 8, 9, "ports is of packets", "leave out ports"),
+        (&base("ipv4_prefix = 24"), 8, 15, "holds no address", "add \"source\""),
+        (&base("initial = 601"), 8, 11, "more at first", "at most the burst"),
+        (&base("burst = 0"), 8, 9, "out of range", "from 1"),
+        (&base("algorithm = \"fixed-window\"\nburst = 5"), 9, 9, "no burst", "leave burst out"),
+        (&base("algorithm = \"fixed-window\"\ninitial = 5"), 9, 11, "no initial", "leave initial out"),
+        (&base("algorithm = \"fixed-window\"\nrefill_every = \"1s\""), 9, 16, "not refilled", "token-bucket"),
+        (&base("refill_every = \"1\""), 8, 16, "no time", "refill_every = \"1s\""),
+        (&base("refill_every = 1"), 8, 16, "refill_every is an integer", "\"1s\""),
+        (&base("tiers = [\"600/min\"]"), 8, 10, "said twice", "leave one"),
+        (&base("escalate = 5"), 8, 12, "escalate is an integer", "after = 20"),
+        (&base("escalate = { within = \"1m\", ban = \"5m\" }"), 8, 12, "has no after", "after = 20"),
+        (&base("escalate = { after = 0, within = \"1m\", ban = \"5m\" }"), 8, 22, "out of range", "from 1 to 1024"),
+        (
+            &base("escalate = { after = 20, within = \"1m\", ban = \"5m\" }"),
+            5,
+            8,
+            "no interface to ban on",
+            "interfaces =",
+        ),
+        (&base("cluster = true"), 8, 11, "not in force", "remove it"),
+        (
+            &limit("key = [\"user\"]\nrate = \"1025/min\"\nalgorithm = \"sliding-log\""),
+            7,
+            8,
+            "more than a sliding log",
+            "1024",
+        ),
+        (
+            &format!(
+                "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n{}",
+                limit("key = [\"user\"]\nrate = \"1000/min\"\nalgorithm = \"sliding-log\"")
+            ),
+            9,
+            8,
+            "cannot be kept for every class",
+            "multiplier",
+        ),
+        (
+            &limit("key = [\"user\"]\nrate = \"1024/min\"\nalgorithm = \"sliding-log\"")
+                .replace("[[limit]]", "max_keys = 10_000_000\n[[limit]]"),
+            6,
+            8,
+            "GiB",
+            "lower [decide] max_keys",
+        ),
+        (&format!("{}[[limit]]\nname = \"a\"\nrate = \"1/s\"", limit(BASE)), 5, 8, "two limits", "another name"),
+    ] {
+        let report = check(text).err().unwrap_or_else(|| panic!("{text} is not wrong"));
+        let found = report.errors.iter().any(|error| {
+            error.line == line && error.column == column && error.message.contains(message) && error.help.contains(help)
+        });
+        assert!(found, "{text}\nwanted {line}:{column} {message} / {help}, got\n{:#?}", report.errors);
+    }
+}
+
+#[test]
+fn what_is_probably_not_meant_is_a_warning() {
+    for (text, message) in [
+        (limit(BASE).replace("127.0.0.1:9465", "0.0.0.0:9465"), "from other hosts"),
+        (limit(BASE).replace("[decide]\nhttp = \"127.0.0.1:9465\"\n", ""), "nobody listens"),
+        ("[[request]]\nname = \"a\"\ncost = 1".to_owned(), "no limit counts"),
+    ] {
+        let loaded = check(&text).unwrap_or_else(|report| panic!("{text}: {report}"));
+        assert!(
+            loaded.warnings.iter().any(|warning| warning.message.contains(message)),
+            "{text}: {:?}",
+            loaded.warnings
+        );
+    }
+}
+
+#[test]
+fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults() {
+    let loaded = check(&limit(BASE)).unwrap();
+    assert_eq!(loaded.warnings, []);
+    assert_eq!((loaded.config.limits.len(), loaded.config.agent.interfaces.len()), (0, 0));
+    let Decide { http, grpc, max_keys, requests, limits } = loaded.config.decide;
+    assert_eq!(http, Some(Endpoint::Tcp("127.0.0.1:9465".parse().unwrap())));
+    assert_eq!((grpc, max_keys, requests), (None, 1_000_000, Vec::new()));
+    let limit = &limits[0];
+    assert_eq!((limit.burst, limit.initial, limit.refill_every), (600, 600, 0));
+    assert_eq!((limit.algorithm, limit.unit), (Algorithm::TokenBucket, RequestUnit::Requests));
+    assert_eq!((&limit.domain, limit.escalate), (&None, None));
+}
+
+#[test]
+fn everything_that_can_be_written_is_read() {
+    let text = limit(&format!(
+        "{BASE}unit = \"credits\"\nburst = 100\ninitial = 50\nrefill_every = \"1s\"\ntiers = [\"9000/h\"]\ndomain = \"shop\"\n\
+         on_full = \"share\"\nescalate = {{ after = 20, within = \"1m\", ban = \"5m\" }}"
+    ))
+    .replace("127.0.0.1:9465", "unix:/run/weir/decide.sock")
+    .replace("[decide]", "[agent]\ninterfaces = [\"eth0\"]\n[decide]");
+    let decide = check(&text).unwrap_or_else(|report| panic!("{report}")).config.decide;
+    assert_eq!(decide.http, Some(Endpoint::Unix("/run/weir/decide.sock".into())));
+    let limit = &decide.limits[0];
+    assert_eq!((limit.burst, limit.initial, limit.refill_every), (100, 50, 1_000_000_000));
+    let minutes = 60_000_000_000;
+    assert_eq!(limit.escalate, Some(Escalate { after: 20, within: minutes, ban: 5 * minutes }));
+    assert_eq!((limit.rate_text(), limit.domain.as_deref()), ("600/min, 9000/h".to_owned(), Some("shop")));
+}

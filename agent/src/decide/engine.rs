@@ -1,0 +1,331 @@
+//! One decision, or several that belong together.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::rate_limiter::{Outcome, PolicyError};
+use ipnet::IpNet;
+use thiserror::Error;
+
+use super::escalation::{Edge, Escalation};
+use super::formula::Formula;
+use super::headers;
+use super::question::{Answer, DecideError, Question};
+use super::sources::{Sources, Standing};
+use super::store::{Fingerprint, Fingerprints, Store};
+use crate::config::policy::{Config, Mode, RequestEnforcement, RequestLimit};
+use crate::config::request_limit::SOURCE;
+use crate::config::table::suggestion;
+
+/// A policy on requests that cannot be had.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// A limit's window or log is too large.
+    #[error("limit {limit:?} cannot be kept: {error}")]
+    Policy {
+        /// Which.
+        limit: String,
+        /// Why.
+        error: PolicyError,
+    },
+    /// The system has no randomness.
+    #[error("reading a secret from the system failed: {0}")]
+    Secret(getrandom::Error),
+}
+
+/// Counters of a limit: decisions, not credits.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) passed: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) would_refuse: AtomicU64,
+}
+
+/// A limit and its state.
+#[derive(Debug)]
+pub(super) struct Limit {
+    pub(super) policy: RequestLimit,
+    /// One for each multiplier of the classes.
+    pub(super) stores: Vec<Store>,
+    pub(super) counters: Counters,
+    escalation: Option<Escalation>,
+    pub(super) observes: bool,
+    policy_header: String,
+}
+
+/// All limits on requests, and who is asking about them.
+pub struct Engine {
+    pub(super) limits: Vec<Limit>,
+    by_name: HashMap<String, usize>,
+    requests: HashMap<String, Formula>,
+    sources: Sources,
+    fingerprints: Fingerprints,
+    edge: Arc<dyn Edge>,
+}
+
+/// A question whose every part is known: which limit, which key of it, at what cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charge {
+    pub(super) limit: usize,
+    pub(super) standing: Standing,
+    source: Option<IpAddr>,
+    pub(super) key: Fingerprint,
+    pub(super) cost: u64,
+    pub(super) peek: bool,
+}
+
+impl Charge {
+    /// The store that holds its key; those that are not limited need none.
+    pub(super) fn store<'e>(&self, engine: &'e Engine) -> Option<&'e Store> {
+        let Standing::Grade(grade) = self.standing else { return None };
+        engine.limits.get(self.limit)?.stores.get(grade)
+    }
+}
+
+impl Engine {
+    /// For the limits of a config; bans go to `edge`.
+    ///
+    /// # Errors
+    ///
+    /// When a limit cannot be kept, or there is no secret to be had.
+    pub fn new(config: &Config, edge: Arc<dyn Edge>) -> Result<Self, EngineError> {
+        let sources = Sources::of(config);
+        let mut limits = Vec::new();
+        for policy in &config.decide.limits {
+            let fail = |error| EngineError::Policy { limit: policy.name.clone(), error };
+            let mut stores = Vec::new();
+            for multiplier in sources.multipliers() {
+                let tiers = policy.policies(*multiplier).map_err(fail)?;
+                stores.push(Store::new(tiers, config.decide.max_keys as usize, policy.on_full));
+            }
+            let observes = config.agent.mode == Mode::Observe || policy.enforcement == RequestEnforcement::Observe;
+            limits.push(Limit {
+                policy: policy.clone(),
+                stores,
+                counters: Counters::default(),
+                escalation: policy.escalate.map(Escalation::new).transpose().map_err(fail)?,
+                observes,
+                policy_header: headers::policy(policy),
+            });
+        }
+        Ok(Self {
+            by_name: limits.iter().enumerate().map(|(nth, limit)| (limit.policy.name.clone(), nth)).collect(),
+            limits,
+            requests: config
+                .decide
+                .requests
+                .iter()
+                .map(|request| (request.name.clone(), request.cost.clone()))
+                .collect(),
+            sources,
+            fingerprints: Fingerprints::new().map_err(EngineError::Secret)?,
+            edge,
+        })
+    }
+
+    /// Decides on one question at `now`, in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be understood; nothing is charged then.
+    pub fn decide(&self, question: &Question, now: u64) -> Result<Answer, DecideError> {
+        let charge = self.charge(question)?;
+        let name = &self.limits[charge.limit].policy.name;
+        Ok(Answer::new(name, self.settle(charge, now)))
+    }
+
+    /// Decides on many questions, each for itself.
+    ///
+    /// # Errors
+    ///
+    /// With the first that cannot be understood and its place; none is charged then.
+    pub fn decide_each(&self, questions: &[Question], now: u64) -> Result<Vec<Answer>, (usize, DecideError)> {
+        let charges = questions.iter().enumerate();
+        let charges: Vec<Charge> = charges
+            .map(|(nth, question)| self.charge(question).map_err(|error| (nth, error)))
+            .collect::<Result<_, _>>()?;
+        let settled = charges.into_iter().map(|charge| {
+            let name = &self.limits[charge.limit].policy.name;
+            Answer::new(name, self.settle(charge, now))
+        });
+        Ok(settled.collect())
+    }
+
+    /// Understands a question.
+    fn charge(&self, question: &Question) -> Result<Charge, DecideError> {
+        let Some(nth) = self.by_name.get(&question.limit).copied() else {
+            let names: Vec<&str> = self.limits.iter().map(|limit| limit.policy.name.as_str()).collect();
+            return Err(DecideError::UnknownLimit {
+                name: question.limit.clone(),
+                help: suggest(&question.limit, &names),
+            });
+        };
+        let limit = &self.limits[nth];
+        let source = question.address()?;
+        let known = |entry: &&String| *entry == SOURCE || limit.policy.key.contains(entry);
+        if let Some(entry) = question.key.keys().find(|entry| !known(entry)) {
+            return Err(DecideError::UnknownEntry { limit: limit.policy.name.clone(), entry: entry.clone() });
+        }
+        let entries = question.key.iter().map(|(entry, value)| (entry.as_str(), value.as_str()));
+        let cost = self.cost(limit, source, question)?;
+        self.charge_of(nth, entries, source, cost, question.peek)
+    }
+
+    /// Understands the entries of a key.
+    pub(super) fn charge_of<'q>(
+        &self,
+        nth: usize,
+        entries: impl Iterator<Item = (&'q str, &'q str)> + Clone,
+        source: Option<IpAddr>,
+        cost: u64,
+        peek: bool,
+    ) -> Result<Charge, DecideError> {
+        let limit = &self.limits[nth];
+        let mut values = Vec::with_capacity(limit.policy.key.len());
+        for entry in &limit.policy.key {
+            let missing =
+                |help| DecideError::MissingEntry { limit: limit.policy.name.clone(), entry: entry.clone(), help };
+            if entry == SOURCE {
+                let source = source.ok_or_else(|| missing("give the client's address as source"))?;
+                values.push(masked(source, &limit.policy));
+            } else {
+                let value = entries.clone().find(|(name, _)| name == entry).map(|(_, value)| value);
+                values.push(Value::Text(value.ok_or_else(|| missing("give it a value"))?));
+            }
+        }
+        let standing = self.sources.standing(source);
+        Ok(Charge { limit: nth, standing, source, key: self.fingerprints.of(&values), cost, peek })
+    }
+
+    fn cost(&self, limit: &Limit, source: Option<IpAddr>, question: &Question) -> Result<u64, DecideError> {
+        let Some(name) = &question.request else {
+            if !question.parameters.is_empty() {
+                return Err(DecideError::Cost("parameters are of a request: name it, or give the cost itself"));
+            }
+            return Ok(question.cost.unwrap_or(1));
+        };
+        if question.cost.is_some() {
+            return Err(DecideError::Cost("a request and a cost are two costs: leave out one"));
+        }
+        let Some(formula) = self.requests.get(name) else {
+            let names: Vec<&str> = self.requests.keys().map(String::as_str).collect();
+            return Err(DecideError::UnknownRequest { name: name.clone(), help: suggest(name, &names) });
+        };
+        // The limit's most credits are those of the caller's class.
+        let grade = if let Standing::Grade(grade) = self.sources.standing(source) { grade } else { 0 };
+        let most = limit.stores.get(grade).map_or(0, |store| super::tiers::most(store.tiers()));
+        formula.cost(most, &question.parameters).map_err(|error| DecideError::Formula { request: name.clone(), error })
+    }
+
+    /// Decides on one charge.
+    fn settle(&self, charge: Charge, now: u64) -> Outcome {
+        let Some(store) = charge.store(self) else { return self.free(&charge) };
+        let outcome = if charge.peek {
+            store.peek(charge.key, now, charge.cost)
+        } else {
+            store.decide(charge.key, now, charge.cost)
+        };
+        self.count(&charge, outcome, now)
+    }
+
+    /// Counts an outcome, and makes of it what the limit's mode says.
+    pub(super) fn count(&self, charge: &Charge, mut outcome: Outcome, now: u64) -> Outcome {
+        let limit = &self.limits[charge.limit];
+        let counter = match (outcome.allowed, limit.observes) {
+            (true, _) => &limit.counters.passed,
+            (false, true) => &limit.counters.would_refuse,
+            (false, false) => &limit.counters.refused,
+        };
+        if !charge.peek {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        if !outcome.allowed && limit.observes {
+            outcome.allowed = true;
+            outcome.retry_after = Some(Duration::ZERO);
+        } else if !outcome.allowed
+            && !charge.peek
+            && let (Some(escalation), Some(source)) = (&limit.escalation, charge.source)
+            && let Some((prefix, time)) = escalation.refused(source, &self.fingerprints, now)
+        {
+            self.ban(prefix, time);
+        }
+        outcome
+    }
+
+    fn ban(&self, prefix: IpNet, time: Duration) {
+        self.edge.ban(prefix, Some(time));
+    }
+
+    /// Who is not limited passes, and is counted as passed.
+    fn free(&self, charge: &Charge) -> Outcome {
+        let outcome = self.free_outcome(charge);
+        if !charge.peek {
+            self.limits[charge.limit].counters.passed.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    pub(super) fn free_outcome(&self, charge: &Charge) -> Outcome {
+        let most = self.limits[charge.limit].stores.first().map_or(0, |store| super::tiers::most(store.tiers()));
+        Outcome { allowed: true, remaining: most, retry_after: Some(Duration::ZERO), reset_after: Duration::ZERO }
+    }
+
+    /// The limit's `RateLimit-Policy`.
+    pub(super) fn policy_header(&self, name: &str) -> Option<&str> {
+        self.by_name.get(name).map(|nth| self.limits[*nth].policy_header.as_str())
+    }
+
+    /// A limit as the config has it.
+    pub(super) fn limit(&self, nth: usize) -> &RequestLimit {
+        &self.limits[nth].policy
+    }
+
+    /// The limits on a descriptor with these entries: those that count by exactly them, in any order.
+    pub(super) fn limits_of<'q, I: Iterator<Item = (&'q str, &'q str)>>(
+        &self,
+        domain: &str,
+        entries: impl Fn() -> I,
+    ) -> impl Iterator<Item = (usize, &RequestLimit)> {
+        self.limits.iter().map(|limit| &limit.policy).enumerate().filter(move |(_, policy)| {
+            policy.domain.as_ref().is_none_or(|wanted| wanted == domain)
+                && policy.key.len() == entries().count()
+                && policy.key.iter().all(|entry| entries().any(|(name, _)| name == entry))
+        })
+    }
+
+    /// Forgets what has decayed; each lock is held for some tens of microseconds.
+    pub fn sweep(&self, now: u64) {
+        for limit in &self.limits {
+            limit.stores.iter().for_each(|store| store.sweep(now));
+            if let Some(escalation) = &limit.escalation {
+                escalation.sweep(now);
+            }
+        }
+    }
+
+    /// Forgets all state of a limit; how many keys there were, or `None` if there is no such limit.
+    #[must_use]
+    pub fn reset(&self, name: &str) -> Option<u64> {
+        let limit = &self.limits[*self.by_name.get(name)?];
+        Some(limit.stores.iter().map(Store::clear).sum::<usize>() as u64)
+    }
+}
+
+/// What a key is made of. Values that are next to each other cannot run together: the hash has their lengths.
+#[derive(Hash)]
+enum Value<'q> {
+    Text(&'q str),
+    Address(IpAddr),
+}
+
+fn masked(source: IpAddr, policy: &RequestLimit) -> Value<'static> {
+    let length = if source.is_ipv4() { policy.ipv4_prefix } else { policy.ipv6_prefix };
+    Value::Address(IpNet::new(source, length).map_or(source, |net| net.network()))
+}
+
+fn suggest(written: &str, known: &[&str]) -> String {
+    if known.is_empty() { "the config has none".to_owned() } else { suggestion(written, known) }
+}

@@ -1,0 +1,219 @@
+//! What a request costs: a formula over the caller's parameters, compiled once.
+//!
+//! Evaluated by `exmex`: kept, small, permissive licence, compiles to a flat list, and its operators are ours to name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use exmex::{BinOp, Express, FlatEx, MakeOperators, Operator, ops_factory};
+use thiserror::Error;
+
+/// The name that stands for the limit's most credits.
+const LIMIT: &str = "limit";
+/// Doubles count whole numbers exactly up to here.
+const LARGEST_COST: f64 = (1u64 << 53) as f64;
+
+ops_factory!(
+    Operators,
+    f64,
+    Operator::make_bin_unary("+", BinOp { apply: |a, b| a + b, prio: 0, is_commutative: true }, |a| a),
+    Operator::make_bin_unary("-", BinOp { apply: |a, b| a - b, prio: 1, is_commutative: false }, |a| -a),
+    Operator::make_bin("*", BinOp { apply: |a, b| a * b, prio: 2, is_commutative: true }),
+    Operator::make_bin("/", BinOp { apply: |a, b| a / b, prio: 3, is_commutative: false }),
+    Operator::make_bin("%", BinOp { apply: |a, b| a % b, prio: 3, is_commutative: false }),
+    Operator::make_bin("^", BinOp { apply: f64::powf, prio: 4, is_commutative: false }),
+    Operator::make_unary("ceil", f64::ceil),
+    Operator::make_unary("floor", f64::floor),
+    Operator::make_unary("round", f64::round)
+);
+
+/// Why there is no cost. Nothing is charged then.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum FormulaError {
+    /// It is no formula.
+    #[error("{text:?} is no formula: {reason}")]
+    Syntax {
+        /// What was written.
+        text: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A parameter is missing.
+    #[error("the cost {formula:?} needs the parameter {name:?}")]
+    Missing {
+        /// The formula.
+        formula: String,
+        /// The parameter.
+        name: String,
+    },
+    /// A parameter that means nothing here.
+    #[error("the cost {formula:?} has no parameter {name:?}; it has {known}")]
+    Unknown {
+        /// The formula.
+        formula: String,
+        /// The parameter.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// The result is no cost.
+    #[error("the cost {formula:?} comes to {result}, which is {why}")]
+    Result {
+        /// The formula.
+        formula: String,
+        /// What it comes to.
+        result: f64,
+        /// What is wrong with that.
+        why: &'static str,
+    },
+}
+
+/// A formula.
+#[derive(Clone)]
+pub struct Formula {
+    text: String,
+    compiled: FlatEx<f64, Operators>,
+}
+
+impl Formula {
+    /// Compiles `text`.
+    ///
+    /// # Errors
+    ///
+    /// When it is no formula.
+    pub fn parse(text: &str) -> Result<Self, FormulaError> {
+        let compiled = FlatEx::<f64, Operators>::parse(text)
+            .map_err(|error| FormulaError::Syntax { text: text.to_owned(), reason: error.to_string() })?;
+        let formula = Self { text: text.to_owned(), compiled };
+        let strange = formula.compiled.var_names().iter().find(|name| !is_name(name));
+        match strange {
+            Some(name) => Err(FormulaError::Syntax {
+                text: text.to_owned(),
+                reason: format!("{name:?} is no name of a parameter"),
+            }),
+            None => Ok(formula),
+        }
+    }
+
+    /// As it was written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The parameters that it needs.
+    pub fn parameters(&self) -> impl Iterator<Item = &str> {
+        self.compiled.var_names().iter().map(String::as_str).filter(|name| *name != LIMIT)
+    }
+
+    /// The cost in whole credits, rounded up (to the ninth decimal, since 0.1 × 30 is 3).
+    ///
+    /// # Errors
+    ///
+    /// When a parameter is missing or unknown, or the result is no number, negative, or above 2⁵³.
+    pub fn cost(&self, limit: u64, parameters: &BTreeMap<String, f64>) -> Result<u64, FormulaError> {
+        let formula = || self.text.clone();
+        let known = self.compiled.var_names();
+        if let Some(name) = parameters.keys().find(|name| *name == LIMIT || !known.contains(name)) {
+            let listed: Vec<&str> = self.parameters().collect();
+            let known = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
+            return Err(FormulaError::Unknown { formula: formula(), name: name.clone(), known });
+        }
+        let mut values = Vec::with_capacity(known.len());
+        for name in known {
+            values.push(match parameters.get(name) {
+                Some(value) => *value,
+                None if name == LIMIT => limit as f64,
+                None => return Err(FormulaError::Missing { formula: formula(), name: name.clone() }),
+            });
+        }
+        let result = self
+            .compiled
+            .eval(&values)
+            .map_err(|error| FormulaError::Syntax { text: formula(), reason: error.to_string() })?;
+        let whole = result.ceil();
+        let cost = if (result - result.round()).abs() < 1e-9 { result.round() } else { whole };
+        let why = match cost {
+            cost if cost.is_nan() => "no number",
+            cost if cost < 0.0 => "negative",
+            cost if cost > LARGEST_COST => "more than can be counted",
+            _ => return Ok(cost as u64),
+        };
+        Err(FormulaError::Result { formula: formula(), result, why })
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Two formulas are the same if they are written the same.
+impl PartialEq for Formula {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Formula {}
+
+impl fmt::Debug for Formula {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Formula({:?})", self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(text: &str, parameters: &[(&str, f64)]) -> Result<u64, String> {
+        let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        Formula::parse(text).and_then(|formula| formula.cost(100, &parameters)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn costs_are_what_the_formula_says() {
+        for (text, parameters, expected) in [
+            ("limit / 10", &[][..], 10),
+            ("100 * messages", &[("messages", 3.0)], 300),
+            ("10*topics + 2 * messages", &[("topics", 2.0), ("messages", 0.0)], 20),
+            ("2 + 3 * 4 ^ 2 - 6 / 3", &[], 48),
+            ("10 - 2 - 3", &[], 5),
+            ("10 - 2 + 3", &[], 11),
+            ("24 / 4 / 2 * 3", &[], 9),
+            ("7 % 4", &[], 3),
+            ("minutes * 2 + ceiling - flooring", &[("minutes", 3.0), ("ceiling", 2.0), ("flooring", 1.0)], 7),
+            ("ceil(bytes / 1024)", &[("bytes", 1025.0)], 2),
+            ("floor(2.9) + round(2.5)", &[], 5),
+            ("bytes / 1024", &[("bytes", 1.0)], 1),
+            ("0.1 * messages", &[("messages", 30.0)], 3),
+            ("maximum + limits", &[("maximum", 1.0), ("limits", 2.0)], 3),
+            ("-(-5)", &[], 5),
+            ("0", &[], 0),
+        ] {
+            assert_eq!(cost(text, parameters), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_cost_is_an_error() {
+        for (text, parameters, reason) in [
+            ("100 * ", &[][..], "no formula"),
+            ("", &[], "no formula"),
+            ("1 +* 2", &[], "no formula"),
+            ("messages", &[], "needs the parameter \"messages\""),
+            ("messages", &[("messages", 1.0), ("mesages", 1.0)], "no parameter \"mesages\"; it has messages"),
+            ("limit", &[("limit", 5.0)], "no parameter \"limit\"; it has none"),
+            ("messages", &[("messages", -1.0)], "negative"),
+            ("10 - messages", &[("messages", 11.0)], "negative"),
+            ("2 ^ 54", &[], "more than can be counted"),
+            ("10 ^ 400", &[], "more than can be counted"),
+            ("1 / messages", &[("messages", 0.0)], "more than can be counted"),
+            ("messages / messages", &[("messages", 0.0)], "no number"),
+        ] {
+            let error = cost(text, parameters).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Envoy's rate limit service v3 over gRPC, for Envoy, Istio, Contour, Traefik's and others' clients.
+//!
+//! A descriptor is held to every limit whose key has the same entries, in any order, and whose domain is the request's
+//! or not said. All of a request is charged, or none of it. A descriptor that no limit is for passes, as in Envoy's own
+//! service.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::rate_limiter::Outcome;
+use rls::envoy::config::core::v3::HeaderValue;
+use rls::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use rls::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use rls::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use rls::envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use rls::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status};
+
+use super::engine::{Charge, Engine};
+use super::question::Answer;
+use super::{Now, headers};
+use crate::config::policy::RequestLimit;
+use crate::config::request_limit::SOURCE;
+
+/// The longest message, in bytes.
+const LONGEST_MESSAGE: usize = 256 * 1024;
+/// The most descriptors of one request.
+const MOST_DESCRIPTORS: usize = 100;
+/// Requests of one connection at a time.
+const STREAMS: u32 = 1_024;
+/// How long a request may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What Envoy calls the client's address.
+const REMOTE_ADDRESS: &str = "remote_address";
+
+/// Answers until it is dropped.
+pub async fn serve(listener: TcpListener, engine: Arc<Engine>, now: Now) {
+    let service = RateLimitServiceServer::new(Rls { engine, now }).max_decoding_message_size(LONGEST_MESSAGE);
+    let server = tonic::transport::Server::builder()
+        .timeout(PATIENCE)
+        .max_concurrent_streams(STREAMS)
+        .http2_keepalive_interval(Some(PATIENCE))
+        .tcp_nodelay(true)
+        .add_service(service);
+    // It ends with the runtime; an error of one connection is not the server's.
+    let _ = server.serve_with_incoming(TcpListenerStream::new(listener)).await;
+}
+
+struct Rls {
+    engine: Arc<Engine>,
+    now: Now,
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Rls {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let response = decide(&self.engine, request.get_ref(), (self.now)());
+        response.map(Response::new).map_err(Status::invalid_argument)
+    }
+}
+
+/// A charge and the descriptor that it is for.
+struct Asked {
+    descriptor: usize,
+    charge: Charge,
+}
+
+fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateLimitResponse, String> {
+    if request.domain.is_empty() {
+        return Err("the request names no domain".to_owned());
+    }
+    let descriptors = &request.descriptors;
+    if descriptors.is_empty() || descriptors.len() > MOST_DESCRIPTORS {
+        return Err(format!("{} descriptors: send 1 to {MOST_DESCRIPTORS}", descriptors.len()));
+    }
+    // A client's address may be in a descriptor of its own: it gives all of them their class.
+    let source = source(descriptors)?;
+    let mut asked = Vec::new();
+    for (nth, descriptor) in descriptors.iter().enumerate() {
+        let cost = cost(request, descriptor)?;
+        let entries = || descriptor.entries.iter().map(|entry| (entry_name(&entry.key), entry.value.as_str()));
+        for (limit, _) in engine.limits_of(&request.domain, entries) {
+            let charge = engine.charge_of(limit, entries(), source, cost, false).map_err(|error| error.to_string())?;
+            asked.push(Asked { descriptor: nth, charge });
+        }
+    }
+    let charges: Vec<Charge> = asked.iter().map(|asked| asked.charge).collect();
+    let outcomes = engine.settle_all(&charges, now);
+
+    let mut statuses =
+        vec![DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }; descriptors.len()];
+    let mut tightest: Option<(usize, Outcome)> = None;
+    for (asked, outcome) in asked.iter().zip(outcomes) {
+        let limit = engine.limit(asked.charge.limit);
+        let status = &mut statuses[asked.descriptor];
+        let is_tighter = |other: Option<u64>| !outcome.allowed || other.is_none_or(|other| outcome.remaining < other);
+        // Of several limits on one descriptor, it tells of the one that refuses, or else has the least left.
+        if is_tighter(status.current_limit.as_ref().map(|_| u64::from(status.limit_remaining)))
+            && status.code == i32::from(Code::Ok)
+        {
+            let code = if outcome.allowed { Code::Ok } else { Code::OverLimit };
+            *status = DescriptorStatus {
+                code: code.into(),
+                current_limit: Some(current_limit(limit)),
+                limit_remaining: u32::try_from(outcome.remaining).unwrap_or(u32::MAX),
+                duration_until_reset: duration(outcome.reset_after),
+            };
+        }
+        let is_tightest =
+            tightest.is_none_or(|(_, other)| (outcome.allowed, outcome.remaining) < (other.allowed, other.remaining));
+        if is_tightest {
+            tightest = Some((asked.charge.limit, outcome));
+        }
+    }
+    let is_over = statuses.iter().any(|status| status.code == i32::from(Code::OverLimit));
+    Ok(RateLimitResponse {
+        overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
+        statuses,
+        response_headers_to_add: tightest.map(|(limit, outcome)| headers(engine, limit, outcome)).unwrap_or_default(),
+    })
+}
+
+/// `remote_address` is Envoy's word for what limits call `source`.
+fn entry_name(name: &str) -> &str {
+    if name == REMOTE_ADDRESS { SOURCE } else { name }
+}
+
+fn source(descriptors: &[RateLimitDescriptor]) -> Result<Option<IpAddr>, String> {
+    let mut source: Option<IpAddr> = None;
+    let entries = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+    for entry in entries.filter(|entry| entry_name(&entry.key) == SOURCE) {
+        let address: IpAddr =
+            entry.value.parse().map_err(|_| format!("{}: {:?} is no address", entry.key, entry.value))?;
+        let address = address.to_canonical();
+        if source.is_some_and(|other| other != address) {
+            return Err("the descriptors name two addresses of one client".to_owned());
+        }
+        source = Some(address);
+    }
+    Ok(source)
+}
+
+/// A descriptor's own hits, else the request's, else 1.
+fn cost(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Result<u64, String> {
+    if descriptor.is_negative_hits {
+        return Err("hits cannot be taken back: is_negative_hits is not supported".to_owned());
+    }
+    if descriptor.limit.is_some() {
+        return Err("a descriptor cannot bring its own limit: limits are those of limits.toml".to_owned());
+    }
+    let of_request = u64::from(request.hits_addend.max(1));
+    Ok(descriptor.hits_addend.unwrap_or(of_request))
+}
+
+/// Envoy has whole units of time; other windows are told by name alone.
+fn current_limit(limit: &RequestLimit) -> RateLimit {
+    let unit = match limit.rate.per_nanoseconds / 1_000_000 {
+        1_000 => Unit::Second,
+        60_000 => Unit::Minute,
+        3_600_000 => Unit::Hour,
+        86_400_000 => Unit::Day,
+        _ => Unit::Unknown,
+    };
+    RateLimit {
+        name: limit.name.clone(),
+        requests_per_unit: u32::try_from(limit.rate.count).unwrap_or(u32::MAX),
+        unit: unit.into(),
+    }
+}
+
+fn duration(time: Duration) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(time).ok()
+}
+
+fn headers(engine: &Engine, limit: usize, outcome: Outcome) -> Vec<HeaderValue> {
+    let name = &engine.limit(limit).name;
+    let answer = Answer::new(name, outcome);
+    let policy = engine.policy_header(name).map(str::to_owned);
+    let headers = [
+        ("ratelimit-policy", policy),
+        ("ratelimit", Some(headers::limit(&answer))),
+        ("retry-after", headers::retry_after(&answer)),
+    ];
+    let header = |(key, value): (&str, Option<String>)| Some(HeaderValue { key: key.to_owned(), value: value? });
+    headers.into_iter().filter_map(header).collect()
+}

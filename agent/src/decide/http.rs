@@ -1,0 +1,181 @@
+//! JSON over HTTP/1.1: `POST /v1/decide`, and `GET /v1/health` for who asks whether anybody answers.
+//!
+//! hyper and no framework above it: there are two routes. Requests are bounded in size, and in the time they may take to
+//! come; connections in number.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+
+use super::engine::Engine;
+use super::question::{Answer, Question};
+use super::{Now, headers};
+
+/// The longest body of a request, in bytes.
+const LONGEST_BODY: usize = 256 * 1024;
+/// The most questions of one request.
+const MOST_QUESTIONS: usize = 1_000;
+/// How long a request's head, and then its body, may take to come; how long a connection may rest.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at a time; more wait.
+const CONNECTIONS: usize = 4_096;
+
+/// Where to take connections from.
+pub enum Listener {
+    /// A port.
+    Tcp(TcpListener),
+    /// A socket in the file system.
+    Unix(UnixListener),
+}
+
+/// That somebody answers.
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+}
+
+/// Why a request is not answered.
+#[derive(Serialize)]
+struct Refusal {
+    error: String,
+}
+
+/// Answers until it is dropped.
+pub async fn serve(listener: Listener, engine: Arc<Engine>, now: Now) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let engine = Arc::clone(&engine);
+        let accepted = match &listener {
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                // An answer is one small segment: there is nothing to wait for. If that cannot be set, it is slower.
+                let _ = stream.set_nodelay(true);
+                tokio::spawn(async move {
+                    connection(stream, engine, now).await;
+                    drop(place);
+                });
+            }),
+            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::spawn(async move {
+                    connection(stream, engine, now).await;
+                    drop(place);
+                });
+            }),
+        };
+        if accepted.is_err() {
+            // Out of file descriptors, most likely: there will be some again.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, engine: Arc<Engine>, now: Now) {
+    let service = service_fn(move |request| {
+        let engine = Arc::clone(&engine);
+        async move { Ok::<_, Infallible>(respond(request, &engine, now).await) }
+    });
+    // A client that breaks off or dawdles is its own loss.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+/// Answers one request.
+async fn respond<B>(request: Request<B>, engine: &Engine, now: Now) -> Response<Full<Bytes>>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match request.uri().path() {
+        "/v1/decide" => {}
+        "/v1/health" => return json(StatusCode::OK, &Health { status: "ok" }),
+        _ => return refuse(StatusCode::NOT_FOUND, "there are /v1/decide and /v1/health"),
+    }
+    if request.method() != Method::POST {
+        let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, "ask by POST");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        return response;
+    }
+    let body = Limited::new(request.into_body(), LONGEST_BODY).collect();
+    let body = match tokio::time::timeout(PATIENCE, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            return refuse(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is longer than {LONGEST_BODY} bytes"));
+        }
+        Ok(Err(error)) => return refuse(StatusCode::BAD_REQUEST, &format!("the body broke off: {error}")),
+        Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
+    };
+    decide(&body, engine, now())
+}
+
+/// Answers one body: a question, or an array of them.
+fn decide(body: &[u8], engine: &Engine, now: u64) -> Response<Full<Bytes>> {
+    let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    if !is_batch {
+        let question: Question = match serde_json::from_slice(body) {
+            Ok(question) => question,
+            Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("this is no question: {error}")),
+        };
+        return match engine.decide(&question, now) {
+            Ok(answer) => one(&answer, engine),
+            Err(error) => refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+        };
+    }
+    let questions: Vec<Question> = match serde_json::from_slice(body) {
+        Ok(questions) => questions,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("these are no questions: {error}")),
+    };
+    if questions.len() > MOST_QUESTIONS {
+        let reason = format!("{} questions at once; the most is {MOST_QUESTIONS}", questions.len());
+        return refuse(StatusCode::BAD_REQUEST, &reason);
+    }
+    match engine.decide_each(&questions, now) {
+        // Each was decided for itself, and says so itself: one status for all of them would mislead.
+        Ok(answers) => json(StatusCode::OK, &answers),
+        Err((nth, error)) => refuse(StatusCode::BAD_REQUEST, &format!("question {} of the array: {error}", nth + 1)),
+    }
+}
+
+fn one(answer: &Answer, engine: &Engine) -> Response<Full<Bytes>> {
+    let mut response = json(status(answer.allowed), answer);
+    header(&mut response, "ratelimit-policy", engine.policy_header(&answer.limit).map(str::to_owned));
+    header(&mut response, "ratelimit", Some(headers::limit(answer)));
+    header(&mut response, RETRY_AFTER.as_str(), headers::retry_after(answer));
+    response
+}
+
+const fn status(allowed: bool) -> StatusCode {
+    if allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }
+}
+
+fn refuse(status: StatusCode, reason: &str) -> Response<Full<Bytes>> {
+    json(status, &Refusal { error: reason.to_owned() })
+}
+
+fn json(status: StatusCode, document: &impl Serialize) -> Response<Full<Bytes>> {
+    // These documents are strings and numbers: there is nothing in them that could not be written.
+    let body = serde_json::to_vec(document).unwrap_or_default();
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn header(response: &mut Response<Full<Bytes>>, name: &'static str, value: Option<String>) {
+    if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+        response.headers_mut().insert(name, value);
+    }
+}

@@ -1,0 +1,31 @@
+//! Limits that applications ask about: decided in user space, by the functions that run in the kernel.
+//!
+//! [`Engine`] decides, a pure function of the policy, its state and the instant it is given; HTTP, gRPC and the
+//! control socket are three ways to ask it. What an engine cannot do itself, stopping an address at the kernel edge, it
+//! asks of an [`Edge`].
+
+mod engine;
+mod escalation;
+mod formula;
+mod grpc;
+mod headers;
+mod http;
+mod question;
+mod service;
+mod sources;
+mod status;
+mod store;
+#[cfg(test)]
+mod tests;
+mod tiers;
+mod together;
+
+pub use engine::{Engine, EngineError};
+pub use escalation::Edge;
+pub use formula::{Formula, FormulaError};
+pub use question::{Answer, DecideError, Question};
+pub use service::{Service, ServiceError};
+pub use store::{Fingerprint, Fingerprints, Held, Store};
+
+/// A clock: nanoseconds since a fixed instant.
+pub type Now = fn() -> u64;

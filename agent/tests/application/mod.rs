@@ -1,0 +1,141 @@
+//! A running agent that applications ask, and what they would say to it. Needs no root: these configs have no limit on
+//! packets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// Two limits on requests, with what they cost.
+pub const CONFIG: &str = r#"
+[[request]]
+name = "query"
+cost = "limit / 10"
+[[request]]
+name = "publish"
+cost = "100 * messages"
+
+[[class]]
+name = "payer"
+sources = ["198.51.100.0/24"]
+multiplier = 5
+
+[[limit]]
+name = "credits-per-user"
+scope = "request"
+key = ["user"]
+unit = "credits"
+rate = "600/h"
+burst = 1000
+
+[[limit]]
+name = "logins"
+scope = "request"
+key = ["source", "path"]
+domain = "shop"
+algorithm = "sliding-log"
+rate = "3/h"
+"#;
+
+/// A running agent, killed when dropped.
+pub struct Agent {
+    pub child: Child,
+    pub folder: tempfile::TempDir,
+    pub http: String,
+    pub grpc: String,
+}
+
+impl Agent {
+    /// Starts one, and waits until it listens.
+    pub fn start(decide: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let decide = decide.replace("FOLDER", folder.path().to_str().unwrap());
+        let text = format!("[agent]\ncontrol = {:?}\n[decide]\n{decide}\n{CONFIG}", path("control.sock"));
+        std::fs::write(path("limits.toml"), text).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_agent"))
+            .arg("--config")
+            .arg(path("limits.toml"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (said, heard) = mpsc::channel();
+        thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(said.send(line))));
+        let mut agent = Self { child, folder, http: String::new(), grpc: String::new() };
+        let wanted = decide.lines().filter(|line| line.contains('=')).count();
+        let mut found = 0;
+        while found < wanted {
+            let line = heard.recv_timeout(Duration::from_secs(30)).expect("the agent says where it listens");
+            for (what, place) in [("HTTP on ", &mut agent.http), ("gRPC on ", &mut agent.grpc)] {
+                if let Some((_, at)) = line.split_once(what) {
+                    *place = at.to_owned();
+                    found += 1;
+                }
+            }
+        }
+        // Who answers there is also ready to be stopped.
+        assert!(agent.command(&["status"]).status.success());
+        agent
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("control.sock")
+    }
+
+    /// Posts a body; the status, the head and the document.
+    pub fn post(&self, body: &str) -> (u16, String, Value) {
+        let head = format!(
+            "POST /v1/decide HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.exchange(&(head + body))
+    }
+
+    pub fn exchange(&self, request: &str) -> (u16, String, Value) {
+        match self.http.strip_prefix("unix:") {
+            Some(path) => exchange(UnixStream::connect(path).unwrap(), request),
+            None => exchange(TcpStream::connect(&self.http).unwrap(), request),
+        }
+    }
+
+    pub fn ask(&self, question: &Value) -> (u16, Value) {
+        let (status, _, answer) = self.post(&question.to_string());
+        (status, answer)
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
+        command.args(arguments).arg("--control").arg(self.socket()).output().unwrap()
+    }
+
+    pub fn remaining(&self, user: &str) -> u64 {
+        let (status, answer) = self.ask(&json!({"limit": "credits-per-user", "key": {"user": user}, "peek": true}));
+        assert_eq!(status, 200, "{answer}");
+        answer["remaining"].as_u64().unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn exchange(mut stream: impl Read + Write, request: &str) -> (u16, String, Value) {
+    // The agent may answer, and close, before it has read all of a body that is too long.
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_lowercase(), serde_json::from_str(body).unwrap())
+}

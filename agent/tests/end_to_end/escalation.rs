@@ -1,0 +1,68 @@
+//! From a refusal in user space to the kernel edge.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::Network;
+use crate::traffic::{PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] =
+    &[("who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge", refusals_end_at_the_edge)];
+
+const LIMITS: &str = "
+[[limit]]
+name = \"packets\"
+rate = \"1000/s\"
+
+[[limit]]
+name = \"logins\"
+scope = \"request\"
+key = [\"user\"]
+rate = \"5/h\"
+escalate = { after = 20, within = \"1h\", ban = \"5m\" }
+";
+
+/// Who keeps being refused is banned by the kernel's programs, nobody else, and never who is never limited.
+fn refusals_end_at_the_edge() {
+    let network = Network::new();
+    let agent = network.start("never_limit = [\"10.77.0.9\"]", LIMITS);
+    let receiver = network.receiver(PORT);
+    let decide = |source: &str| {
+        let answer = agent.json(&["decide", "--limit", "logins", "--key", "user=alice", "--source", source]);
+        answer["allowed"].as_bool().unwrap()
+    };
+    let bans = || agent.json(&["bans"]).as_array().unwrap().clone();
+    let allowed = (0..24).filter(|_| decide("10.77.0.7")).count();
+    assert_eq!((allowed, bans().len()), (5, 0), "19 refusals are one too few");
+    burst(&network, &[udp_from(7)], 10);
+    assert_eq!(receiver.counts()[7], 10);
+
+    assert!(!decide("10.77.0.7"));
+    assert!((0..40).all(|_| decide("10.77.0.9")), "never limited");
+    // The ban is carried out beside the decision.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while bans().is_empty() {
+        assert!(Instant::now() < deadline, "no ban came of 20 refusals");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let ban = &bans()[0];
+    assert_eq!((bans().len(), ban["cidr"].as_str()), (1, Some("10.77.0.7")));
+    let left = ban["expires_in_seconds"].as_f64().unwrap();
+    assert!(left > 200.0 && left <= 300.0, "{left}");
+    burst(&network, &[udp_from(7), udp_from(8), udp_from(9)], 30);
+    let counts = receiver.counts();
+    assert_eq!((counts[7], counts[8], counts[9]), (0, 10, 10));
+
+    // Limits of both kinds are listed, and forgotten, by their names.
+    let names: Vec<String> = agent
+        .json(&["limits"])
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|limit| limit["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names, ["packets", "logins"]);
+    assert_eq!(agent.limit("logins")["throttled"]["packets"], 20);
+    agent.json(&["reset", "--limit", "logins"]);
+    assert!(decide("10.77.0.8"));
+}

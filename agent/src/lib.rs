@@ -6,4 +6,5 @@ pub mod compile;
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod host_load;
 pub mod stats;

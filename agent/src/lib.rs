@@ -6,5 +6,6 @@ pub mod compile;
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod groups;
 pub mod host_load;
 pub mod stats;

@@ -13,7 +13,7 @@ use crate::control::{Client, Request, Reset};
 use crate::stats::{LimitStatus, SourceStatus, Status, TopRow};
 
 /// Asks, and prints the answer one way or the other.
-fn ask<T: DeserializeOwned + Serialize>(
+pub(super) fn ask<T: DeserializeOwned + Serialize>(
     options: &Ask,
     request: &Request,
     table: impl FnOnce(&T) -> String,

@@ -10,7 +10,9 @@ use super::{Print, USAGE, table};
 use crate::compile::compile;
 use crate::config;
 use crate::config::policy::Config;
+use crate::config::policy_group::Group;
 use crate::datapath::interface_names;
+use crate::groups;
 use crate::stats::LimitDefinition;
 
 /// The document of `agent check --json`.
@@ -20,6 +22,15 @@ struct Checked {
     warnings: Vec<String>,
     lacking: Vec<String>,
     limits: Vec<LimitDefinition>,
+    groups: Vec<GroupDefinition>,
+}
+
+/// A process group as the operator defined it.
+#[derive(Serialize)]
+struct GroupDefinition {
+    name: String,
+    matches: Vec<String>,
+    limits: Vec<String>,
 }
 
 pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
@@ -44,6 +55,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         warnings,
         lacking: lacking(&loaded.config),
         limits: loaded.config.limits.iter().map(LimitDefinition::from).collect(),
+        groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
     };
     match print {
         Print::Json => println!("{}", serde_json::to_string_pretty(&checked)?),
@@ -71,11 +83,23 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
             })
         )
     );
+    if !checked.groups.is_empty() {
+        let rows =
+            checked.groups.iter().map(|group| [group.name.clone(), group.matches.join("\n"), group.limits.join("\n")]);
+        println!("\n{}", table::render(["GROUP", "MATCH", "LIMITS"], 3, rows));
+    }
     for warning in &checked.warnings {
         eprintln!("warning: {warning}");
     }
     for lacking in &checked.lacking {
         eprintln!("this host lacks: {lacking}");
+    }
+}
+
+impl From<&Group> for GroupDefinition {
+    fn from(group: &Group) -> Self {
+        let matches = group.matchers.iter().map(ToString::to_string).collect();
+        Self { name: group.name.clone(), matches, limits: group.limit_texts() }
     }
 }
 
@@ -91,5 +115,6 @@ fn lacking(config: &Config) -> Vec<String> {
     if !config.limits.is_empty() && !Path::new("/sys/fs/bpf").exists() {
         lacking.push("BPF: there is no /sys/fs/bpf".to_owned());
     }
+    lacking.extend(groups::lacking(config));
     lacking
 }

@@ -3,6 +3,7 @@
 mod ask;
 mod check;
 mod detach;
+mod groups;
 mod run;
 mod table;
 
@@ -26,6 +27,8 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Limits(options) => ask::limits(&options),
         Command::Top { once, ask } => ask::top(once, &ask),
         Command::Show { source, ask } => ask::show(source, &ask),
+        Command::Groups { emergency: None, ask } => groups::groups(&ask),
+        Command::Groups { emergency: Some(command), .. } => groups::emergency(&command),
         Command::Reset { source, ask } => ask::reset(source, &ask),
         Command::Detach { config } => detach::detach(config.as_deref()),
     }

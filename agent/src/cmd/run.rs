@@ -15,6 +15,7 @@ use crate::config::policy::{Attach, Config, Mode, OnExit};
 use crate::config::{self, ssh};
 use crate::control::{Handler, Request, Reset, Server};
 use crate::datapath::{AttachMode, Datapath, PinDirectory, default_route_interfaces, interface_names};
+use crate::groups::Keeper;
 use crate::stats::{InterfaceStatus, Reader, Status};
 
 /// The agent at work.
@@ -22,7 +23,9 @@ struct Agent {
     config: Config,
     file: Option<String>,
     image: Image,
-    datapath: Mutex<Datapath>,
+    /// `None` if the config has groups only.
+    datapath: Option<Mutex<Datapath>>,
+    groups: Keeper,
     started: Instant,
 }
 
@@ -40,36 +43,53 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
-        let pins = PinDirectory::open(&config.agent.pins)?;
-        let mut datapath = Datapath::load(&image, pins)?;
+        // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
+        let groups = Keeper::start(&config);
         let mode = match config.agent.attach {
             Attach::Generic => AttachMode::Generic,
             Attach::Auto | Attach::Native | Attach::Tc => AttachMode::Native,
         };
-        for interface in &interfaces {
-            if let Err(error) = datapath.attach(interface, mode) {
-                datapath.abandon();
-                return Err(error.into());
-            }
-        }
-        datapath.release_others(&interfaces);
+        let has_packets = !interfaces.is_empty() || config.groups.is_empty();
+        let datapath = if has_packets { Some(hold(&config, &image, &interfaces, mode)?) } else { None };
         eprintln!("{}", greeting(&config, &interfaces, mode));
         let on_exit = config.agent.on_exit;
         let file = options.config.as_ref().map(|file| file.display().to_string());
-        let agent = Arc::new(Agent { config, file, image, datapath: Mutex::new(datapath), started: Instant::now() });
+        for note in groups.notes() {
+            eprintln!("note: {note}");
+        }
+        let datapath = datapath.map(Mutex::new);
+        let keeper = groups.clone();
+        let agent = Arc::new(Agent { config, file, image, datapath, groups, started: Instant::now() });
         tokio::select! {
             () = server.serve(Arc::clone(&agent)) => {}
+            () = keeper.keep_filled() => {}
             result = stopped() => result?,
         }
         drop(server);
+        for problem in keeper.stop(on_exit) {
+            eprintln!("error: {problem}");
+        }
         if on_exit == OnExit::Detach {
-            agent.lock().detach()?;
+            agent.lock().map_or(Ok(()), |datapath| datapath.detach())?;
             eprintln!("stopped; limits are out of force (on_exit = \"detach\")");
         } else {
             eprintln!("stopped; limits stay in force (on_exit = \"keep\"): agent detach takes them out");
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Loads the limits on packets and attaches them; nothing is left attached if that fails.
+fn hold(config: &Config, image: &Image, interfaces: &[String], mode: AttachMode) -> anyhow::Result<Datapath> {
+    let mut datapath = Datapath::load(image, PinDirectory::open(&config.agent.pins)?)?;
+    for interface in interfaces {
+        if let Err(error) = datapath.attach(interface, mode) {
+            datapath.abandon();
+            return Err(error.into());
+        }
+    }
+    datapath.release_others(interfaces);
+    Ok(datapath)
 }
 
 /// Reads the config, or takes the built-in one; `None` if it is wrong, which has been told.
@@ -122,12 +142,16 @@ fn greeting(config: &Config, interfaces: &[String], mode: AttachMode) -> String 
         Mode::Enforce => "enforcing",
         Mode::Observe => "observing",
     };
-    format!(
-        "{does} {limits} limit{} on {} ({mode}); control socket {}",
-        if limits == 1 { "" } else { "s" },
-        interfaces.join(", "),
-        config.agent.control.display()
-    )
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let groups = match config.groups.len() {
+        0 => String::new(),
+        count => format!("; holding {count} process group{}", plural(count)),
+    };
+    let packets = match interfaces {
+        [] => "no limit on packets".to_owned(),
+        names => format!("{does} {limits} limit{} on {} ({mode})", plural(limits), names.join(", ")),
+    };
+    format!("{packets}{groups}; control socket {}", config.agent.control.display())
 }
 
 /// Until SIGINT or SIGTERM.
@@ -142,16 +166,16 @@ async fn stopped() -> anyhow::Result<()> {
 }
 
 impl Agent {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Datapath> {
+    fn lock(&self) -> Option<std::sync::MutexGuard<'_, Datapath>> {
         // A panic elsewhere left no half-done change: every change of the datapath is one call.
-        self.datapath.lock().unwrap_or_else(PoisonError::into_inner)
+        self.datapath.as_ref().map(|datapath| datapath.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn status(&self, reader: &Reader<'_>) -> Result<Status, crate::datapath::LoadError> {
-        let (totals, sources, bypass) = reader.totals()?;
+    /// `reader` is `None` if no packets are held.
+    fn status(&self, reader: Option<&Reader<'_>>) -> Result<Status, crate::datapath::LoadError> {
+        let (totals, sources, bypass) = reader.map(Reader::totals).transpose()?.unwrap_or_default();
         let interfaces = reader
-            .datapath
-            .attached()
+            .map_or(&[][..], |reader| reader.datapath.attached())
             .iter()
             .map(|attached| InterfaceStatus { name: attached.interface.clone(), attach: attached.mode })
             .collect();
@@ -164,7 +188,8 @@ impl Agent {
             totals,
             sources,
             bypass,
-            notes: Vec::new(),
+            groups: self.groups.names(),
+            notes: self.groups.notes(),
         })
     }
 }
@@ -172,13 +197,21 @@ impl Agent {
 impl Handler for Agent {
     fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
         let datapath = self.lock();
-        let reader = Reader { config: &self.config, image: &self.image, datapath: &datapath };
-        let document = match request {
-            Request::Status => self.status(&reader).map(serde_json::to_value),
-            Request::Limits => reader.limits().map(serde_json::to_value),
-            Request::Top => reader.top().map(serde_json::to_value),
-            Request::Show { source } => reader.show(source).map(serde_json::to_value),
-            Request::Reset { source } => Ok(serde_json::to_value(Reset { forgotten: reader.reset(source) })),
+        let reader = datapath.as_deref().map(|datapath| Reader { config: &self.config, image: &self.image, datapath });
+        let document = match (request, &reader) {
+            (Request::Status, reader) => self.status(reader.as_ref()).map(serde_json::to_value),
+            (Request::Groups, _) => Ok(serde_json::to_value(self.groups.statuses())),
+            (Request::Emergency { group, what }, _) => Ok(serde_json::to_value(self.groups.emergency(group, what)?)),
+            (Request::Limits, Some(reader)) => reader.limits().map(serde_json::to_value),
+            (Request::Top, Some(reader)) => reader.top().map(serde_json::to_value),
+            (Request::Show { source }, Some(reader)) => reader.show(source).map(serde_json::to_value),
+            (Request::Reset { source }, Some(reader)) => {
+                Ok(serde_json::to_value(Reset { forgotten: reader.reset(source) }))
+            }
+            (Request::Limits | Request::Top, None) => Ok(Ok(serde_json::json!([]))),
+            (Request::Show { .. } | Request::Reset { .. }, None) => {
+                return Err("the config in force has no limits on packets, so nothing is known of sources".to_owned());
+            }
         };
         document.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }

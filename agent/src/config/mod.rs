@@ -4,8 +4,10 @@
 
 mod agent;
 mod class;
+mod group;
 mod limit;
 pub mod policy;
+pub mod policy_group;
 mod prefix;
 pub mod report;
 pub mod ssh;
@@ -64,7 +66,7 @@ impl ConfigError {
 }
 
 /// Tables that this version knows of and does not enforce.
-const NOT_YET: [&str; 4] = ["group", "decide", "request", "cluster"];
+const NOT_YET: [&str; 3] = ["decide", "request", "cluster"];
 
 /// Reads and validates a file.
 ///
@@ -114,6 +116,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     };
     let classes = entries(&mut root, "class", "[[class]]", class::read);
     let limits = entries(&mut root, "limit", "[[limit]]", limit::read);
+    let groups = entries(&mut root, "group", "[[group]]", group::read);
     for key in NOT_YET {
         if let Some(value) = root.value(key) {
             let message = format!("[{key}] is not in force in this version");
@@ -122,11 +125,13 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     }
     check_classes(&classes, &agent, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
+    group::check(&groups, root.problems);
     root.finish();
     Some(Config {
         agent,
         classes: classes.into_iter().map(|read| read.class).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),
+        groups: groups.into_iter().map(|read| read.group).collect(),
     })
 }
 
@@ -265,6 +270,7 @@ impl Config {
                 ..AgentConfig::default()
             },
             classes: Vec::new(),
+            groups: Vec::new(),
             limits: vec![
                 limit("packets-per-source", Unit::Packets, 10_000, 20_000),
                 limit("connections-per-source", Unit::Connections, 200, 1_000),

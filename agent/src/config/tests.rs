@@ -128,7 +128,7 @@ fn every_error_says_where_it_is_and_what_to_write() {
         (&limit(&format!("{rate}scope = \"request\"")), 6, 9, "not in force", "remove it"),
         (&limit(&format!("{rate}cluster = true")), 6, 11, "not in force", "remove it"),
         ("[agent]\nattach = \"tc\"", 2, 10, "not in this version", "native"),
-        ("[[group]]\nname = \"batch\"", 1, 1, "not in force", "remove it"),
+        ("[[request]]\nname = \"query\"", 1, 1, "not in force", "remove it"),
         ("[decide]\nhttp = \"127.0.0.1:1\"", 1, 1, "not in force", "remove it"),
         ("[cluster]", 1, 1, "not in force", "remove it"),
     ] {

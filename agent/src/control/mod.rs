@@ -9,6 +9,7 @@ mod server;
 pub use client::{Client, ClientError};
 pub use server::{Handler, Server, ServerError};
 
+use crate::groups::Emergency;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -35,6 +36,24 @@ pub enum Request {
         /// Whose state to forget.
         source: IpAddr,
     },
+    /// A list of [`crate::groups::GroupStatus`].
+    Groups,
+    /// [`Done`].
+    Emergency {
+        /// Which group.
+        group: String,
+        /// What to do to it.
+        what: Emergency,
+    },
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// To which group.
+    pub group: String,
+    /// What.
+    pub what: Emergency,
 }
 
 /// What came of a reset.

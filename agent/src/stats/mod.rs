@@ -29,6 +29,9 @@ pub struct Status {
     pub sources: SourcesStatus,
     /// Packets that came to no limit, and why.
     pub bypass: BypassStatus,
+    /// The process groups' names.
+    #[serde(default)]
+    pub groups: Vec<String>,
     /// What an operator should know.
     pub notes: Vec<String>,
 }

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod counters;
+pub mod group;
 pub mod key;
 mod layout;
 pub mod limiter;

@@ -1,6 +1,7 @@
 //! The only `unsafe` of this crate: the promise that values in maps are plain data.
 
 use crate::counters::{Counters, Sighted, TableCounters};
+use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
 use crate::rule::Rule;
 use crate::settings::{PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
@@ -13,4 +14,5 @@ macro_rules! plain {
     )*};
 }
 
+plain!(GroupCounters, GroupSettings);
 plain!(Counters, Key, PortSpans, PrefixEntry, Rule, Runtime, Settings, Sighted, TableCounters, TableIdentity);

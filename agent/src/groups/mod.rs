@@ -4,9 +4,11 @@
 //! packets stand.
 
 pub mod account;
+mod btf;
 mod disk;
 mod elastic;
 mod error;
+mod kernel;
 mod limit;
 mod matcher;
 mod origins;
@@ -21,17 +23,21 @@ pub use error::GroupsError;
 pub use limit::host_percent;
 pub use watch::Keeper;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::group::Started;
 
 use self::elastic::{Demand, Elastic};
+use self::kernel::Network;
 use self::matcher::Matchers;
 use self::origins::Origins;
 use self::process::{Membership, Process};
 use self::tree::{Controller, Cpuset, Tree, Version, write};
 use crate::config::policy::{AgentConfig, Config};
-use crate::config::policy_group::Group;
+use crate::config::policy_group::{self, Group};
 use crate::host_load::Sample;
 
 /// The host's directories that groups need; tests supply their own.
@@ -41,6 +47,8 @@ pub struct Host {
     pub proc: PathBuf,
     /// /sys.
     pub sys: PathBuf,
+    /// The directory of pins, in a BPF file system.
+    pub pins: PathBuf,
     /// Where it is noted which processes were moved, and from where.
     pub origins: PathBuf,
 }
@@ -48,10 +56,18 @@ pub struct Host {
 impl Host {
     /// This host. The file of origins lies beside the control socket.
     #[must_use]
-    pub fn this(control: &Path) -> Self {
-        Self { proc: "/proc".into(), sys: "/sys".into(), origins: control.with_extension("origins.json") }
+    pub fn this(agent: &AgentConfig) -> Self {
+        Self {
+            proc: "/proc".into(),
+            sys: "/sys".into(),
+            pins: agent.pins.clone(),
+            origins: agent.control.with_extension("origins.json"),
+        }
     }
 }
+
+/// For how long a process that was moved is remembered: longer than events of what it forked are on their way.
+const RECENT: Duration = Duration::from_secs(5);
 
 /// One group at work.
 struct Member {
@@ -60,6 +76,7 @@ struct Member {
     throttled_seconds: f64,
     had_processes: bool,
     notes: BTreeSet<String>,
+    network: Option<Network>,
 }
 
 /// All groups of a config, at work.
@@ -69,6 +86,8 @@ pub struct Groups {
     members: Vec<Member>,
     matchers: Matchers,
     origins: Origins,
+    /// Processes that were moved lately, and into which group: those that they forked just before follow them.
+    recent: HashMap<u32, (usize, Instant)>,
 }
 
 /// What can be done to a group in an emergency.
@@ -97,6 +116,7 @@ impl Groups {
             throttled_seconds: 0.0,
             had_processes: false,
             notes: BTreeSet::new(),
+            network: None,
             group: group.clone(),
         };
         let mut members: Vec<Member> = config.groups.iter().map(member).collect();
@@ -108,9 +128,12 @@ impl Groups {
                 Ok(()) => limit::apply(&tree, &host.sys, &member.group).iter().for_each(|problem| member.note(problem)),
                 Err(problem) => member.note(&problem),
             }
+            if let Err(problem) = member.hold_network(&tree, &host.pins) {
+                member.note(&problem);
+            }
         }
         let origins = Origins::open(&host.origins);
-        let mut groups = Self { host, tree, members, matchers, origins };
+        let mut groups = Self { host, tree, members, matchers, origins, recent: HashMap::new() };
         groups.retire_others();
         groups.scan();
         Ok(groups)
@@ -129,6 +152,7 @@ impl Groups {
 
     /// Looks at every process there is.
     pub fn scan(&mut self) {
+        self.recent.retain(|_, (_, moved)| moved.elapsed() < RECENT);
         for process in Process::all(&self.host.proc) {
             self.place(&process);
         }
@@ -140,9 +164,21 @@ impl Groups {
         }
     }
 
-    /// Puts one process where it belongs. Called when it has started a program.
-    pub fn started(&mut self, pid: u32) {
-        self.place(&Process::new(&self.host.proc, pid));
+    /// Puts a process where it belongs that has just started.
+    pub fn started(&mut self, started: &Started) {
+        let process = Process::new(&self.host.proc, started.process);
+        if started.parent == 0 {
+            return self.place(&process);
+        }
+        // A child of one that was moved a moment ago may have been forked before that.
+        let Some((group, _)) = self.recent.get(&started.parent).copied() else { return };
+        let cgroups = process.cgroups();
+        if self.group_of(&cgroups).is_none() {
+            match self.matchers.find(&process, &cgroups) {
+                Some(own) if own != group => {}
+                _ => self.move_into(&process, group, cgroups),
+            }
+        }
     }
 
     fn place(&mut self, process: &Process) {
@@ -184,6 +220,7 @@ impl Groups {
                     Ok(()) => {}
                 }
             }
+            self.recent.insert(process.pid, (to, Instant::now()));
             moved.insert(process.pid);
             for pid in process.children() {
                 let child = Process::new(&self.host.proc, pid);
@@ -221,6 +258,7 @@ impl Groups {
         GroupStatus {
             pids: self.pids(name).into_iter().collect(),
             limits: member.group.limit_texts(),
+            network: member.network.as_ref().and_then(|network| network.status().ok()).unwrap_or_default(),
             notes: member.all_notes(),
             ..account::read(&self.tree, &self.host.sys, name)
         }
@@ -322,6 +360,17 @@ impl Groups {
         }
     }
 
+    /// The host's directories.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Notes something that is of all groups.
+    pub fn note(&mut self, problem: &GroupsError) {
+        self.members.iter_mut().for_each(|member| member.note(problem));
+    }
+
     /// Whether any group is elastic.
     #[must_use]
     pub fn has_elastic(&self) -> bool {
@@ -334,6 +383,10 @@ impl Groups {
         let present = self.tree.present();
         let problems: Vec<GroupsError> = present.iter().filter_map(|group| self.retire(group).err()).collect();
         self.tree.remove_parent();
+        for folder in [self.host.pins.join("groups"), self.host.pins.clone()] {
+            // Limits on packets may be pinned there, too.
+            let _ = fs::remove_dir(folder);
+        }
         if problems.is_empty() {
             self.origins.forget();
         }
@@ -354,6 +407,8 @@ impl Groups {
                 self.send_home(pid);
             }
         }
+        // The links first: they go with the cgroup, and their pins would be left.
+        kernel::release(&kernel::pins_of(&self.host.pins, group))?;
         self.tree.remove(group)
     }
 
@@ -389,6 +444,17 @@ impl Member {
         self.notes.insert(problem.to_string());
     }
 
+    fn hold_network(&mut self, tree: &Tree, pins: &Path) -> Result<(), GroupsError> {
+        let pins = kernel::pins_of(pins, &self.group.name);
+        if self.group.network == policy_group::Network::default() {
+            return kernel::release(&pins);
+        }
+        let directory =
+            tree.unified(&self.group.name).ok_or(GroupsError::NoController { controller: "v2", what: "network" })?;
+        self.network = Some(Network::hold(&self.group.network, &directory, &pins)?);
+        Ok(())
+    }
+
     fn cpuset(&self) -> Cpuset {
         if self.group.cpus.is_some() { Cpuset::Wanted } else { Cpuset::Any }
     }
@@ -406,11 +472,12 @@ impl Member {
 /// Takes out what an earlier agent left of its groups. Returns whether there was anything, and what could not be taken out.
 #[must_use]
 pub fn detach(agent: &AgentConfig) -> (bool, Vec<GroupsError>) {
-    let host = Host::this(&agent.control);
+    let host = Host::this(agent);
     let Ok(tree) = Tree::detect(&host.proc, &agent.cgroup) else { return (false, Vec::new()) };
     let is_there = !tree.present().is_empty();
     let origins = Origins::open(&host.origins);
-    let mut groups = Groups { host, tree, members: Vec::new(), matchers: Matchers::default(), origins };
+    let (members, matchers, recent) = (Vec::new(), Matchers::default(), HashMap::new());
+    let mut groups = Groups { host, tree, members, matchers, origins, recent };
     (is_there, groups.give_back())
 }
 

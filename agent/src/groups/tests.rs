@@ -39,7 +39,12 @@ impl MadeUp {
     }
 
     fn host(&self) -> Host {
-        Host { proc: self.path("proc"), sys: self.path("sys"), origins: self.path("origins.json") }
+        Host {
+            proc: self.path("proc"),
+            sys: self.path("sys"),
+            pins: self.path("pins"),
+            origins: self.path("origins.json"),
+        }
     }
 
     /// A process with this command in these cgroups.

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use common::group::Started;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::kernel::Starts;
 use super::{Groups, Host};
 use crate::config::policy::{Config, OnExit};
 use crate::control::Done;
@@ -15,6 +17,14 @@ use crate::host_load::HostLoad;
 const SCAN: Duration = Duration::from_secs(2);
 /// How often elastic groups are looked at: what somebody else needs is taken back within a few of these.
 const ADJUST: Duration = Duration::from_millis(250);
+
+/// Waits for ever if nothing is watched.
+async fn next(starts: &mut Option<Starts>) -> std::io::Result<Vec<Started>> {
+    match starts {
+        Some(starts) => starts.next().await,
+        None => std::future::pending().await,
+    }
+}
 
 /// The groups of a running agent, or why there are none.
 #[derive(Clone)]
@@ -32,7 +42,7 @@ impl Keeper {
         if config.groups.is_empty() {
             return Self { groups: None, names, failure: None };
         }
-        match Groups::start(config, Host::this(&config.agent.control)) {
+        match Groups::start(config, Host::this(&config.agent)) {
             Ok(groups) => Self { groups: Some(Arc::new(Mutex::new(groups))), names, failure: None },
             Err(error) => Self { groups: None, names, failure: Some(format!("no group is in force: {error}")) },
         }
@@ -49,13 +59,29 @@ impl Keeper {
         for ticker in [&mut scan, &mut adjust] {
             ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
-        if self.groups.is_none() {
+        let Some(sys) = self.lock().map(|groups| groups.host().sys.clone()) else {
             return std::future::pending().await;
-        }
+        };
+        let mut starts = match Starts::watch(&sys) {
+            Ok(starts) => Some(starts),
+            Err(problem) => {
+                self.lock().into_iter().for_each(|mut groups| groups.note(&problem));
+                None
+            }
+        };
+        // What started between the first scan and the watch.
+        self.lock().into_iter().for_each(|mut groups| groups.scan());
         let mut load = HostLoad::new().ok();
         let is_elastic = self.lock().is_some_and(|groups| groups.has_elastic());
         loop {
             tokio::select! {
+                started = next(&mut starts) => match started {
+                    Ok(started) => self.lock().into_iter().for_each(|mut groups| {
+                        started.iter().for_each(|started| groups.started(started));
+                    }),
+                    // The scan still finds them.
+                    Err(_) => starts = None,
+                },
                 _ = scan.tick() => self.lock().into_iter().for_each(|mut groups| groups.scan()),
                 _ = adjust.tick(), if is_elastic => {
                     if let (Some(mut groups), Some(Ok(sample))) = (self.lock(), load.as_mut().map(HostLoad::sample)) {

@@ -1,7 +1,7 @@
 //! `[[group]]`.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::limiter::Rate;
 use toml::de::DeValue;
@@ -109,6 +109,9 @@ fn matchers(table: &mut Table<'_, '_>) -> Vec<Matcher> {
     values.into_iter().filter_map(|value| matcher(table, value)).collect()
 }
 
+/// A kind of matcher, of its text.
+type MakeMatcher = fn(String) -> Matcher;
+
 fn matcher(table: &mut Table<'_, '_>, value: Value<'_>) -> Option<Matcher> {
     let DeValue::Table(content) = value.get_ref() else {
         table.wrong_type("match", value, &format!("tables of one key each: match = {MATCH_EXAMPLE}"));
@@ -123,7 +126,7 @@ fn matcher(table: &mut Table<'_, '_>, value: Value<'_>) -> Option<Matcher> {
             inside.problems.error(span, format!("{text:?} is not an absolute path"), "begin it with /");
         }
     }
-    let texts: [(&'static str, &str, fn(String) -> Matcher); 4] = [
+    let texts: [(&'static str, &str, MakeMatcher); 4] = [
         ("user", "\"batch\"", Matcher::User),
         ("command", "\"*encode*\"", Matcher::Command),
         ("unit", "\"nightly.service\"", Matcher::Unit),
@@ -258,7 +261,7 @@ fn disks(table: &mut Table<'_, '_>) -> Vec<Io> {
         let device = inside.string("device", "\"/dev/vda\"").map(|(text, span)| {
             if !text.starts_with('/') {
                 inside.problems.error(span.clone(), format!("{text:?} is not an absolute path"), "begin it with /");
-            } else if disks.iter().any(|disk| disk.device == PathBuf::from(text)) {
+            } else if disks.iter().any(|disk| disk.device == Path::new(text)) {
                 inside.problems.error(
                     span,
                     format!("{text} is said twice"),
@@ -296,8 +299,6 @@ fn cpu_list(text: &str) -> Option<CpuList> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::config::parse;
 

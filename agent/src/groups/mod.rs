@@ -7,8 +7,11 @@ pub mod account;
 mod btf;
 mod disk;
 mod elastic;
+mod emergency;
 mod error;
+mod fill;
 mod kernel;
+mod leave;
 mod limit;
 mod matcher;
 mod origins;
@@ -19,23 +22,21 @@ mod tree;
 mod watch;
 
 pub use account::GroupStatus;
+pub use emergency::Emergency;
 pub use error::GroupsError;
+pub use leave::detach;
 pub use limit::host_percent;
 pub use watch::Keeper;
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-use common::group::Started;
+use std::time::Instant;
 
 use self::elastic::{Demand, Elastic};
 use self::kernel::Network;
 use self::matcher::Matchers;
 use self::origins::Origins;
-use self::process::{Membership, Process};
-use self::tree::{Controller, Cpuset, Tree, Version, write};
+use self::tree::{Cpuset, Tree};
 use crate::config::policy::{AgentConfig, Config};
 use crate::config::policy_group::{self, Group};
 use crate::host_load::Sample;
@@ -66,9 +67,6 @@ impl Host {
     }
 }
 
-/// For how long a process that was moved is remembered: longer than events of what it forked are on their way.
-const RECENT: Duration = Duration::from_secs(5);
-
 /// One group at work.
 struct Member {
     group: Group,
@@ -88,18 +86,6 @@ pub struct Groups {
     origins: Origins,
     /// Processes that were moved lately, and into which group: those that they forked just before follow them.
     recent: HashMap<u32, (usize, Instant)>,
-}
-
-/// What can be done to a group in an emergency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Emergency {
-    /// Its processes stop where they are.
-    Freeze,
-    /// They go on.
-    Thaw,
-    /// They are killed.
-    Kill,
 }
 
 impl Groups {
@@ -139,114 +125,6 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Ends the groups of an earlier config that this one has not.
-    fn retire_others(&mut self) {
-        for group in self.tree.present() {
-            if self.members.iter().all(|member| member.group.name != group)
-                && let Err(problem) = self.retire(&group)
-            {
-                self.members.iter_mut().for_each(|member| member.note(&problem));
-            }
-        }
-    }
-
-    /// Looks at every process there is.
-    pub fn scan(&mut self) {
-        self.recent.retain(|_, (_, moved)| moved.elapsed() < RECENT);
-        for process in Process::all(&self.host.proc) {
-            self.place(&process);
-        }
-        if let Err(error) = self.origins.save(&self.host.proc) {
-            let note = format!("noting where processes came from in {} failed: {error}", self.host.origins.display());
-            self.members.iter_mut().for_each(|member| {
-                member.notes.insert(note.clone());
-            });
-        }
-    }
-
-    /// Puts a process where it belongs that has just started.
-    pub fn started(&mut self, started: &Started) {
-        let process = Process::new(&self.host.proc, started.process);
-        if started.parent == 0 {
-            return self.place(&process);
-        }
-        // A child of one that was moved a moment ago may have been forked before that.
-        let Some((group, _)) = self.recent.get(&started.parent).copied() else { return };
-        let cgroups = process.cgroups();
-        if self.group_of(&cgroups).is_none() {
-            match self.matchers.find(&process, &cgroups) {
-                Some(own) if own != group => {}
-                _ => self.move_into(&process, group, cgroups),
-            }
-        }
-    }
-
-    fn place(&mut self, process: &Process) {
-        // An agent that froze or throttled itself could let nobody go.
-        if process.pid == std::process::id() || process.pid == 1 {
-            return;
-        }
-        let cgroups = process.cgroups();
-        let current = self.group_of(&cgroups);
-        // A process that Weir has moved still matches by where it came from.
-        let home = if current.is_some() { self.origins.of(&self.host.proc, process.pid) } else { None };
-        let Some(found) = self.matchers.find(process, home.as_ref().unwrap_or(&cgroups)) else {
-            // Children follow: who is in a group without matching any was forked there.
-            if let Some(member) = current.and_then(|current| self.members.get_mut(current)) {
-                member.had_processes = true;
-            }
-            return;
-        };
-        self.members[found].had_processes = true;
-        if current == Some(found) && self.is_whole(&cgroups, found) {
-            return;
-        }
-        self.move_into(process, found, home.unwrap_or(cgroups));
-    }
-
-    /// Moves a process, and the children that it forked before it was moved; later ones are born in the group.
-    fn move_into(&mut self, process: &Process, to: usize, from: Vec<Membership>) {
-        let mut left = vec![(process.clone(), from)];
-        let mut moved = BTreeSet::new();
-        while let Some((process, from)) = left.pop() {
-            self.origins.note(&process, &from);
-            let member = &mut self.members[to];
-            for root in self.tree.roots(member.cpuset()) {
-                let path = root.join(self.tree.parent()).join(&member.group.name).join("cgroup.procs");
-                match write(&path, &process.pid.to_string()) {
-                    // It has ended in the meantime, or is about to.
-                    Err(GroupsError::Write { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => break,
-                    Err(problem) => member.note(&GroupsError::without_value(problem)),
-                    Ok(()) => {}
-                }
-            }
-            self.recent.insert(process.pid, (to, Instant::now()));
-            moved.insert(process.pid);
-            for pid in process.children() {
-                let child = Process::new(&self.host.proc, pid);
-                let cgroups = child.cgroups();
-                let belongs_elsewhere = self.matchers.find(&child, &cgroups).is_some_and(|other| other != to);
-                if !moved.contains(&pid) && self.group_of(&cgroups).is_none() && !belongs_elsewhere {
-                    left.push((child, cgroups));
-                }
-            }
-        }
-    }
-
-    /// Which group a process is in, going by any hierarchy.
-    fn group_of(&self, cgroups: &[Membership]) -> Option<usize> {
-        let name = cgroups.iter().find_map(|one| self.tree.group_of(&one.path))?;
-        self.members.iter().position(|member| member.group.name == name)
-    }
-
-    /// Whether a process is in the group in as many hierarchies as the group lies in: an agent may have died while it
-    /// moved it.
-    fn is_whole(&self, cgroups: &[Membership], group: usize) -> bool {
-        let member = &self.members[group];
-        let is_in = |one: &&Membership| self.tree.group_of(&one.path) == Some(member.group.name.as_str());
-        cgroups.iter().filter(is_in).count() >= self.tree.roots(member.cpuset()).len()
-    }
-
     /// What each group has used and been refused.
     #[must_use]
     pub fn statuses(&self) -> Vec<GroupStatus> {
@@ -272,70 +150,6 @@ impl Groups {
             member.all_notes().into_iter().map(move |note| format!("group {name}: {note}"))
         };
         self.members.iter().flat_map(told).collect()
-    }
-
-    /// The processes in a group, below it included, in any hierarchy.
-    fn pids(&self, group: &str) -> BTreeSet<u32> {
-        let mut pids = BTreeSet::new();
-        let mut folders: Vec<PathBuf> =
-            self.tree.roots(Cpuset::Any).into_iter().map(|root| root.join(self.tree.parent()).join(group)).collect();
-        while let Some(folder) = folders.pop() {
-            let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-            pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-            let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-            folders.extend(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));
-        }
-        pids
-    }
-
-    /// Freezes, thaws or kills a group.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such group, or the kernel refuses.
-    pub fn emergency(&self, group: &str, what: Emergency) -> Result<(), GroupsError> {
-        if !self.members.iter().any(|member| member.group.name == group) {
-            let names: Vec<&str> = self.members.iter().map(|member| member.group.name.as_str()).collect();
-            let present = if names.is_empty() { "is none".to_owned() } else { format!("is {}", names.join(", ")) };
-            return Err(GroupsError::NoGroup { name: group.to_owned(), present });
-        }
-        let unified = self.tree.unified(group);
-        let freezer = self.tree.directory(group, Controller::Freezer);
-        match (what, unified, freezer) {
-            (Emergency::Kill, Some(directory), _) if directory.join("cgroup.kill").exists() => {
-                write(&directory.join("cgroup.kill"), "1")
-            }
-            (Emergency::Kill, _, _) => {
-                self.kill_each(group);
-                Ok(())
-            }
-            (Emergency::Freeze, Some(directory), _) => write(&directory.join("cgroup.freeze"), "1"),
-            (Emergency::Thaw, Some(directory), _) => write(&directory.join("cgroup.freeze"), "0"),
-            (Emergency::Freeze, None, Some((Version::V1, directory))) => {
-                write(&directory.join("freezer.state"), "FROZEN")
-            }
-            (Emergency::Thaw, None, Some((Version::V1, directory))) => {
-                write(&directory.join("freezer.state"), "THAWED")
-            }
-            (_, None, _) => Err(GroupsError::NoController { controller: "freezer", what: "freeze" }),
-        }
-    }
-
-    /// Before Linux 5.14 there is no cgroup.kill: until nobody is left, or forks outrun the agent.
-    fn kill_each(&self, group: &str) {
-        for _ in 0..100 {
-            let pids = self.pids(group);
-            if pids.is_empty() {
-                return;
-            }
-            for pid in pids {
-                // Gone already is as good as killed.
-                let _ = nix::sys::signal::kill(
-                    nix::unistd::Pid::from_raw(pid.cast_signed()),
-                    nix::sys::signal::Signal::SIGKILL,
-                );
-            }
-        }
     }
 
     /// Gives elastic groups what the host has idle, or takes it back.
@@ -376,67 +190,6 @@ impl Groups {
     pub fn has_elastic(&self) -> bool {
         self.members.iter().any(|member| member.elastic.is_some())
     }
-
-    /// Sends every process of every group back where it came from, and removes the cgroups, those of earlier configs
-    /// included. Returns what could not be done.
-    pub fn give_back(&mut self) -> Vec<GroupsError> {
-        let present = self.tree.present();
-        let problems: Vec<GroupsError> = present.iter().filter_map(|group| self.retire(group).err()).collect();
-        self.tree.remove_parent();
-        for folder in [self.host.pins.join("groups"), self.host.pins.clone()] {
-            // Limits on packets may be pinned there, too.
-            let _ = fs::remove_dir(folder);
-        }
-        if problems.is_empty() {
-            self.origins.forget();
-        }
-        problems
-    }
-
-    /// Ends one group.
-    fn retire(&self, group: &str) -> Result<(), GroupsError> {
-        // A frozen process would stay so for ever, with nobody left to thaw it.
-        let _ = self.tree.unified(group).map(|directory| write(&directory.join("cgroup.freeze"), "0"));
-        // A process may fork while it is moved; its child is found the next time.
-        for _ in 0..10 {
-            let pids = self.pids(group);
-            if pids.is_empty() {
-                break;
-            }
-            for pid in pids {
-                self.send_home(pid);
-            }
-        }
-        // The links first: they go with the cgroup, and their pins would be left.
-        kernel::release(&kernel::pins_of(&self.host.pins, group))?;
-        self.tree.remove(group)
-    }
-
-    fn send_home(&self, pid: u32) {
-        let home = self.origins.of(&self.host.proc, pid).unwrap_or_default();
-        for root in self.tree.roots(Cpuset::Wanted) {
-            let was = home.iter().find(|one| self.tree.is_hierarchy(root, &one.controllers));
-            let path = was.map_or("/", |one| one.path.as_str()).trim_start_matches('/');
-            let back = write(&root.join(path).join("cgroup.procs"), &pid.to_string());
-            // Where it came from may be gone, or have become an inner node.
-            if back.is_err() {
-                // It has ended, then; or removing the cgroup will tell.
-                let _ = write(&root.join("cgroup.procs"), &pid.to_string());
-            }
-        }
-    }
-
-    /// Saves what the next agent needs; limits and processes stay as they are.
-    pub fn keep(&mut self) {
-        // An elastic group is left with what it was promised: nobody will take back the rest.
-        for member in &self.members {
-            if let (Some(_), Some(share)) = (member.elastic, member.group.cpu.max) {
-                let _ = limit::set_cpu_max(&self.tree, &member.group.name, share);
-            }
-        }
-        // A failure was told when it first failed; without the file, processes go back to the roots.
-        let _ = self.origins.save(&self.host.proc);
-    }
 }
 
 impl Member {
@@ -467,18 +220,6 @@ impl Member {
         }
         notes
     }
-}
-
-/// Takes out what an earlier agent left of its groups. Returns whether there was anything, and what could not be taken out.
-#[must_use]
-pub fn detach(agent: &AgentConfig) -> (bool, Vec<GroupsError>) {
-    let host = Host::this(agent);
-    let Ok(tree) = Tree::detect(&host.proc, &agent.cgroup) else { return (false, Vec::new()) };
-    let is_there = !tree.present().is_empty();
-    let origins = Origins::open(&host.origins);
-    let (members, matchers, recent) = (Vec::new(), Matchers::default(), HashMap::new());
-    let mut groups = Groups { host, tree, members, matchers, origins, recent };
-    (is_there, groups.give_back())
 }
 
 /// What a config asks for and this host cannot do, for `check`. Makes nothing.

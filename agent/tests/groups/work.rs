@@ -3,12 +3,14 @@
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 
 /// One mebibyte.
 const MIB: usize = 1 << 20;
@@ -28,7 +30,17 @@ pub fn run(arguments: &[String]) {
         ["busy", milliseconds] => busy(Duration::from_millis(milliseconds.parse().unwrap())),
         ["grow", mebibytes] => grow(mebibytes.parse().unwrap()),
         ["fork", most] => fork(most.parse().unwrap()),
-        ["read", device, milliseconds] => read(device, Duration::from_millis(milliseconds.parse().unwrap())),
+        ["pinned", milliseconds] => {
+            let mut first = CpuSet::new();
+            first.set(0).unwrap();
+            sched_setaffinity(Pid::from_raw(0), &first).unwrap();
+            busy(Duration::from_millis(milliseconds.parse().unwrap()));
+        }
+        [way @ ("read" | "write"), device, block, milliseconds] => {
+            let block = block.parse().unwrap();
+            disk(device, way, block, Duration::from_millis(milliseconds.parse().unwrap()));
+        }
+        ["cache", device, mebibytes] => cache(device, mebibytes.parse().unwrap()),
         ["send", address] => send(address),
         ["receive", milliseconds] => receive(Duration::from_millis(milliseconds.parse().unwrap())),
         ["sleep"] => std::thread::sleep(Duration::from_secs(60)),
@@ -71,20 +83,42 @@ fn fork(most: usize) {
     }
 }
 
-/// Bytes read from a device, past the page cache, and nanoseconds.
-fn read(device: &str, time: Duration) {
-    let mut file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device).unwrap();
-    let mut buffer = vec![0u8; 2 * 128 * 1024];
-    let start = buffer.as_ptr().align_offset(4096);
-    let block = &mut buffer[start..start + 128 * 1024];
-    let (begin, mut bytes) = (Instant::now(), 0);
-    while begin.elapsed() < time {
-        match file.read(block).unwrap() {
-            0 => std::io::Seek::rewind(&mut file).unwrap(),
-            read => bytes += read,
+/// Bytes read from a device or written to it in blocks, past the page cache, and nanoseconds. Four at a time, so that
+/// what one waits for its turn is not lost to the rate.
+fn disk(device: &str, way: &str, length: usize, time: Duration) {
+    let begin = Instant::now();
+    let one = |nth: u64| {
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(device).unwrap();
+        let mut buffer = vec![0u8; length + 4096];
+        let start = buffer.as_ptr().align_offset(4096);
+        let block = &mut buffer[start..start + length];
+        let mut bytes = 0;
+        while begin.elapsed() < time {
+            // The same four mebibytes, over and over.
+            let offset = ((nth * 4) << 20) + bytes % (4 << 20);
+            match way {
+                "read" => file.read_exact_at(block, offset).unwrap(),
+                _ => file.write_all_at(block, offset).unwrap(),
+            }
+            bytes += length as u64;
         }
-    }
+        bytes
+    };
+    let bytes: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|nth| scope.spawn(move || one(nth))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
     println!("{bytes} {}", begin.elapsed().as_nanos());
+}
+
+/// Reads from a device through the page cache, and waits to be looked at.
+fn cache(device: &str, mebibytes: usize) {
+    let mut file = fs::File::open(device).unwrap();
+    let mut block = vec![0; MIB];
+    (0..mebibytes).for_each(|_| file.read_exact(&mut block).unwrap());
+    println!("read");
+    std::thread::sleep(Duration::from_secs(60));
 }
 
 /// Sends until the other side has had enough.

@@ -66,23 +66,27 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
 
 fn show(file: &Path, config: &Config, checked: &Checked) {
     println!("{} is valid; in mode {} it would hold", file.display(), config.agent.mode);
-    println!(
-        "{}",
-        table::render(
-            ["LIMIT", "DIRECTION", "KEY", "RATE", "ALGORITHM", "BURST"],
-            5,
-            checked.limits.iter().map(|limit| {
-                [
-                    limit.name.clone(),
-                    limit.direction.clone(),
-                    limit.key.clone(),
-                    format!("{} {}", limit.rate, limit.unit),
-                    limit.algorithm.clone(),
-                    table::number(limit.burst),
-                ]
-            })
-        )
-    );
+    if checked.limits.is_empty() {
+        println!("no limit on packets");
+    } else {
+        println!(
+            "{}",
+            table::render(
+                ["LIMIT", "DIRECTION", "KEY", "RATE", "ALGORITHM", "BURST"],
+                5,
+                checked.limits.iter().map(|limit| {
+                    [
+                        limit.name.clone(),
+                        limit.direction.clone(),
+                        limit.key.clone(),
+                        format!("{} {}", limit.rate, limit.unit),
+                        limit.algorithm.clone(),
+                        table::number(limit.burst),
+                    ]
+                })
+            )
+        );
+    }
     if !checked.groups.is_empty() {
         let rows =
             checked.groups.iter().map(|group| [group.name.clone(), group.matches.join("\n"), group.limits.join("\n")]);

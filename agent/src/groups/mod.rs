@@ -37,7 +37,7 @@ use self::kernel::Network;
 use self::matcher::Matchers;
 use self::origins::Origins;
 use self::tree::{Cpuset, Tree};
-use crate::config::policy::{AgentConfig, Config};
+use crate::config::policy::{AgentConfig, Config, Mode};
 use crate::config::policy_group::{self, Group};
 use crate::host_load::Sample;
 
@@ -69,7 +69,11 @@ impl Host {
 
 /// One group at work.
 struct Member {
+    /// As the config has it.
     group: Group,
+    /// As it is held: without limits while the agent only observes.
+    held: Group,
+    mode: Mode,
     elastic: Option<Elastic>,
     throttled_seconds: f64,
     had_processes: bool,
@@ -98,7 +102,13 @@ impl Groups {
         let tree = Tree::detect(&host.proc, &config.agent.cgroup)?;
         let (matchers, wrong) = Matchers::new(&config.groups);
         let member = |group: &Group| Member {
-            elastic: group.cpu.max.filter(|_| group.cpu.elastic).map(Elastic::new),
+            mode: config.agent.mode,
+            held: held(group, config.agent.mode),
+            elastic: group
+                .cpu
+                .max
+                .filter(|_| group.cpu.elastic && config.agent.mode == Mode::Enforce)
+                .map(Elastic::new),
             throttled_seconds: 0.0,
             had_processes: false,
             notes: BTreeSet::new(),
@@ -111,7 +121,7 @@ impl Groups {
         }
         for member in &mut members {
             match tree.make(&member.group.name, member.cpuset()) {
-                Ok(()) => limit::apply(&tree, &host.sys, &member.group).iter().for_each(|problem| member.note(problem)),
+                Ok(()) => limit::apply(&tree, &host.sys, &member.held).iter().for_each(|problem| member.note(problem)),
                 Err(problem) => member.note(&problem),
             }
             if let Err(problem) = member.hold_network(&tree, &host.pins) {
@@ -199,26 +209,47 @@ impl Member {
 
     fn hold_network(&mut self, tree: &Tree, pins: &Path) -> Result<(), GroupsError> {
         let pins = kernel::pins_of(pins, &self.group.name);
-        if self.group.network == policy_group::Network::default() {
+        if self.held.network == policy_group::Network::default() {
             return kernel::release(&pins);
         }
         let directory =
             tree.unified(&self.group.name).ok_or(GroupsError::NoController { controller: "v2", what: "network" })?;
-        self.network = Some(Network::hold(&self.group.network, &directory, &pins)?);
+        self.network = Some(Network::hold(&self.held.network, &directory, &pins)?);
         Ok(())
     }
 
     fn cpuset(&self) -> Cpuset {
-        if self.group.cpus.is_some() { Cpuset::Wanted } else { Cpuset::Any }
+        if self.held.cpus.is_some() { Cpuset::Wanted } else { Cpuset::Any }
     }
 
     fn all_notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
+        if self.mode == Mode::Observe {
+            notes.push("mode is observe: it is counted, and held to nothing".to_owned());
+        }
         if !self.had_processes {
             let matchers: Vec<String> = self.group.matchers.iter().map(ToString::to_string).collect();
             notes.push(format!("no process has matched yet ({})", matchers.join(", ")));
         }
         notes
+    }
+}
+
+/// What a group is held to in a mode.
+fn held(group: &Group, mode: Mode) -> Group {
+    let (name, matchers) = (group.name.clone(), group.matchers.clone());
+    match mode {
+        Mode::Enforce => group.clone(),
+        Mode::Observe => Group {
+            name,
+            matchers,
+            cpu: policy_group::Cpu::default(),
+            memory: policy_group::Memory::default(),
+            io: Vec::new(),
+            pids: None,
+            cpus: None,
+            network: policy_group::Network::default(),
+        },
     }
 }
 

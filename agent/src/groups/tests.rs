@@ -172,6 +172,29 @@ fn a_value_that_is_refused_is_told_with_its_file_and_the_other_limits_stand() {
 }
 
 #[test]
+fn another_config_changes_limits_without_moving_anybody_and_ends_groups_that_are_no_more() {
+    let host = unified();
+    host.file("cg/weir/gone/cgroup.freeze", "1");
+    host.process(50, "sh nightly", "0::/weir/batch\n");
+    host.start(&format!("{BATCH}pids = 9\n")).unwrap();
+    assert_eq!(host.text("cg/weir/gone/cgroup.freeze"), "0", "a group that is no more is thawed");
+    host.start(&format!("{BATCH}pids = 12\n")).unwrap();
+    assert!(host.text("cg/weir/batch/pids.max").starts_with("12"));
+    assert_eq!(host.text("cg/weir/batch/cgroup.procs"), "", "it was there already");
+}
+
+#[test]
+fn observing_holds_a_group_to_nothing() {
+    let host = unified();
+    let groups =
+        host.start(&format!("[agent]\nmode = \"observe\"\n{BATCH}pids = 9\ncpu = {{ max = \"5%\" }}\n")).unwrap();
+    assert_eq!(host.text("cg/weir/batch/pids.max"), "max");
+    assert_eq!(host.text("cg/weir/batch/cpu.max"), "max 100000");
+    assert!(groups.notes().iter().any(|note| note.contains("mode is observe")), "{:?}", groups.notes());
+    assert_eq!(groups.statuses()[0].limits, ["cpu 5%", "processes 9"]);
+}
+
+#[test]
 fn a_host_without_cgroups_is_told_what_to_mount() {
     let host = MadeUp::new(&[]);
     let error = host.start(BATCH).err().unwrap().to_string();

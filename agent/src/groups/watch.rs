@@ -18,18 +18,30 @@ const SCAN: Duration = Duration::from_secs(2);
 /// How often elastic groups are looked at: what somebody else needs is taken back within a few of these.
 const ADJUST: Duration = Duration::from_millis(250);
 
+/// The kernel's events of processes that start.
+enum Watch {
+    /// There were no groups so far.
+    NotYet,
+    /// They come.
+    Running(Box<Starts>),
+    /// They do not, which is noted.
+    Failed,
+}
+
 /// Waits for ever if nothing is watched.
-async fn next(starts: &mut Option<Starts>) -> std::io::Result<Vec<Started>> {
-    match starts {
-        Some(starts) => starts.next().await,
-        None => std::future::pending().await,
+async fn next(watch: &mut Watch) -> std::io::Result<Vec<Started>> {
+    match watch {
+        Watch::Running(starts) => starts.next().await,
+        Watch::NotYet | Watch::Failed => std::future::pending().await,
     }
 }
 
-/// The groups of a running agent, or why there are none.
+/// The groups of a running agent, or why there are none. Clones are of the same groups.
 #[derive(Clone)]
-pub struct Keeper {
-    groups: Option<Arc<Mutex<Groups>>>,
+pub struct Keeper(Arc<Mutex<Kept>>);
+
+struct Kept {
+    groups: Option<Groups>,
     names: Vec<String>,
     failure: Option<String>,
 }
@@ -38,19 +50,34 @@ impl Keeper {
     /// Puts the config's groups in force. A failure is told in [`Keeper::notes`]: limits on packets go on without.
     #[must_use]
     pub fn start(config: &Config) -> Self {
-        let names = config.groups.iter().map(|group| group.name.clone()).collect();
-        if config.groups.is_empty() {
-            return Self { groups: None, names, failure: None };
+        let keeper = Self(Arc::new(Mutex::new(Kept { groups: None, names: Vec::new(), failure: None })));
+        keeper.replace(config);
+        keeper
+    }
+
+    /// Puts another config's groups in force in place of those that are. Who stays in its group is not moved, and
+    /// groups that are no more give their processes back.
+    pub fn replace(&self, config: &Config) {
+        let mut kept = self.lock();
+        kept.names = config.groups.iter().map(|group| group.name.clone()).collect();
+        if config.groups.is_empty() && kept.groups.is_none() {
+            return;
         }
         match Groups::start(config, Host::this(&config.agent)) {
-            Ok(groups) => Self { groups: Some(Arc::new(Mutex::new(groups))), names, failure: None },
-            Err(error) => Self { groups: None, names, failure: Some(format!("no group is in force: {error}")) },
+            Ok(groups) => (kept.groups, kept.failure) = (Some(groups), None),
+            Err(error) => kept.failure = Some(format!("no group is in force: {error}")),
         }
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, Groups>> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         // A panic elsewhere left the cgroups as they are, and the next scan finds them.
-        self.groups.as_ref().map(|groups| groups.lock().unwrap_or_else(PoisonError::into_inner))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with(&self, work: impl FnOnce(&mut Groups)) {
+        if let Some(groups) = &mut self.lock().groups {
+            work(groups);
+        }
     }
 
     /// Fills and adjusts until it is dropped.
@@ -59,56 +86,58 @@ impl Keeper {
         for ticker in [&mut scan, &mut adjust] {
             ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
-        let Some(sys) = self.lock().map(|groups| groups.host().sys.clone()) else {
-            return std::future::pending().await;
-        };
-        let mut starts = match Starts::watch(&sys) {
-            Ok(starts) => Some(starts),
-            Err(problem) => {
-                self.lock().into_iter().for_each(|mut groups| groups.note(&problem));
-                None
-            }
-        };
-        // What started between the first scan and the watch.
-        self.lock().into_iter().for_each(|mut groups| groups.scan());
+        let mut watch = Watch::NotYet;
         let mut load = HostLoad::new().ok();
-        let is_elastic = self.lock().is_some_and(|groups| groups.has_elastic());
         loop {
+            if matches!(watch, Watch::NotYet) && self.lock().groups.is_some() {
+                watch = self.watch();
+            }
             tokio::select! {
-                started = next(&mut starts) => match started {
-                    Ok(started) => self.lock().into_iter().for_each(|mut groups| {
-                        started.iter().for_each(|started| groups.started(started));
-                    }),
+                started = next(&mut watch) => match started {
+                    Ok(started) => self.with(|groups| started.iter().for_each(|started| groups.started(started))),
                     // The scan still finds them.
-                    Err(_) => starts = None,
+                    Err(_) => watch = Watch::Failed,
                 },
-                _ = scan.tick() => self.lock().into_iter().for_each(|mut groups| groups.scan()),
-                _ = adjust.tick(), if is_elastic => {
-                    if let (Some(mut groups), Some(Ok(sample))) = (self.lock(), load.as_mut().map(HostLoad::sample)) {
+                _ = scan.tick() => self.with(Groups::scan),
+                _ = adjust.tick() => self.with(|groups| {
+                    if groups.has_elastic() && let Some(Ok(sample)) = load.as_mut().map(HostLoad::sample) {
                         groups.adjust(&sample);
                     }
-                }
+                }),
             }
         }
+    }
+
+    /// Watches processes start; without that, the scan has to do.
+    fn watch(&self) -> Watch {
+        let mut watch = Watch::Failed;
+        self.with(|groups| match Starts::watch(&groups.host().sys) {
+            Ok(starts) => watch = Watch::Running(Box::new(starts)),
+            Err(problem) => groups.note(&problem),
+        });
+        // What started between the first scan and the watch.
+        self.with(Groups::scan);
+        watch
     }
 
     /// The groups' names.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        self.names.clone()
+        self.lock().names.clone()
     }
 
     /// What an operator should know.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let own = self.lock().map(|groups| groups.notes()).unwrap_or_default();
-        self.failure.iter().cloned().chain(own).collect()
+        let kept = self.lock();
+        let own = kept.groups.as_ref().map(Groups::notes).unwrap_or_default();
+        kept.failure.iter().cloned().chain(own).collect()
     }
 
     /// The document of `agent groups`.
     #[must_use]
     pub fn statuses(&self) -> Vec<GroupStatus> {
-        self.lock().map(|groups| groups.statuses()).unwrap_or_default()
+        self.lock().groups.as_ref().map(Groups::statuses).unwrap_or_default()
     }
 
     /// Freezes, thaws or kills a group.
@@ -117,8 +146,9 @@ impl Keeper {
     ///
     /// With what to tell the operator.
     pub fn emergency(&self, group: String, what: Emergency) -> Result<Done, String> {
-        let Some(groups) = self.lock() else {
-            return Err(self.failure.clone().unwrap_or_else(|| "the config in force has no groups".to_owned()));
+        let kept = self.lock();
+        let Some(groups) = &kept.groups else {
+            return Err(kept.failure.clone().unwrap_or_else(|| "the config in force has no groups".to_owned()));
         };
         groups.emergency(&group, what).map_err(|error| error.to_string())?;
         Ok(Done { group, what })
@@ -127,13 +157,11 @@ impl Keeper {
     /// Ends: what stays in force stays as it is, the rest is taken back. Returns what could not be.
     #[must_use]
     pub fn stop(&self, on_exit: OnExit) -> Vec<String> {
-        let Some(mut groups) = self.lock() else { return Vec::new() };
-        match on_exit {
-            OnExit::Keep => {
-                groups.keep();
-                Vec::new()
-            }
-            OnExit::Detach => groups.give_back().iter().map(ToString::to_string).collect(),
-        }
+        let mut problems = Vec::new();
+        self.with(|groups| match on_exit {
+            OnExit::Keep => groups.keep(),
+            OnExit::Detach => problems = groups.give_back().iter().map(ToString::to_string).collect(),
+        });
+        problems
     }
 }

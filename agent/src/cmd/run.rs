@@ -43,14 +43,14 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
-        // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
-        let groups = Keeper::start(&config);
         let mode = match config.agent.attach {
             Attach::Generic => AttachMode::Generic,
             Attach::Auto | Attach::Native | Attach::Tc => AttachMode::Native,
         };
         let has_packets = !interfaces.is_empty() || config.groups.is_empty();
         let datapath = if has_packets { Some(hold(&config, &image, &interfaces, mode)?) } else { None };
+        // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
+        let groups = Keeper::start(&config);
         eprintln!("{}", greeting(&config, &interfaces, mode));
         let on_exit = config.agent.on_exit;
         let file = options.config.as_ref().map(|file| file.display().to_string());

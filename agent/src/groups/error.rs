@@ -107,6 +107,7 @@ fn help(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EROFS) => "; it is mounted read-only: remount it writable",
         Some(libc::EACCES | libc::EPERM) => "; run as root, in a cgroup that is delegated to the agent (Delegate=yes)",
+        Some(libc::EOPNOTSUPP) => "; processes lie in an inner cgroup: move them out of it",
         Some(libc::EBUSY) => "; processes lie in an inner cgroup, or another hierarchy has the controller",
         Some(libc::EINVAL) => "; the kernel does not take this value",
         Some(libc::ENODEV) => "; the kernel does not throttle this device",

@@ -143,8 +143,17 @@ fn remove(path: &Path) -> Result<(), GroupsError> {
 /// Processes as they start.
 pub struct Starts {
     started: AsyncFd<RingBuf<MapData>>,
+    missed: u64,
     // Detaches when it is dropped.
-    _ebpf: Ebpf,
+    ebpf: Ebpf,
+}
+
+/// What has been heard of.
+pub struct Heard {
+    /// Processes that have started, in order.
+    pub started: Vec<Started>,
+    /// Whether there were more than there was room for.
+    pub is_incomplete: bool,
 }
 
 impl Starts {
@@ -179,15 +188,15 @@ impl Starts {
             reason = "its successor is unsafe; a ring buffer's descriptor lives as long as the buffer"
         )]
         let started = AsyncFd::new(started).map_err(|error| fail(&error))?;
-        Ok(Self { started, _ebpf: ebpf })
+        Ok(Self { started, missed: 0, ebpf })
     }
 
-    /// Waits until some have started, and tells which, in order.
+    /// Waits until some have started, and tells which.
     ///
     /// # Errors
     ///
     /// When waiting fails.
-    pub async fn next(&mut self) -> std::io::Result<Vec<Started>> {
+    pub async fn next(&mut self) -> std::io::Result<Heard> {
         let mut guard = self.started.readable_mut().await?;
         let mut started = Vec::new();
         while let Some(item) = guard.get_inner_mut().next() {
@@ -197,7 +206,14 @@ impl Starts {
             }
         }
         guard.clear_ready();
-        Ok(started)
+        let missed = self.all_missed().unwrap_or(self.missed);
+        let is_incomplete = missed != std::mem::replace(&mut self.missed, missed);
+        Ok(Heard { started, is_incomplete })
+    }
+
+    fn all_missed(&self) -> Option<u64> {
+        let map = PerCpuArray::<_, u64>::try_from(self.ebpf.map("MISSED")?).ok()?;
+        Some(map.get(&0, 0).ok()?.iter().sum())
     }
 }
 

@@ -20,7 +20,8 @@ struct Origin {
     cgroups: Vec<(String, String)>,
 }
 
-/// All processes that were moved and may still live, kept in a file for the next agent.
+/// All processes that were moved and may still live, kept in a file for the next agent. The file is there as long as
+/// there are groups.
 #[derive(Debug)]
 pub struct Origins {
     path: PathBuf,
@@ -35,7 +36,7 @@ impl Origins {
         let text = fs::read_to_string(path).unwrap_or_default();
         // Without it, processes go back to the root of each hierarchy.
         let by_pid = serde_json::from_str(&text).unwrap_or_default();
-        Self { path: path.to_owned(), by_pid, is_saved: true }
+        Self { path: path.to_owned(), by_pid, is_saved: path.exists() }
     }
 
     /// Notes where a process is that is about to be moved.

@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use common::group::Started;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::kernel::Starts;
-use super::{Groups, Host};
+use super::kernel::{Heard, Starts};
+use super::{Groups, Host, detach};
 use crate::config::policy::{Config, OnExit};
 use crate::control::Done;
 use crate::groups::{Emergency, GroupStatus};
@@ -29,7 +28,7 @@ enum Watch {
 }
 
 /// Waits for ever if nothing is watched.
-async fn next(watch: &mut Watch) -> std::io::Result<Vec<Started>> {
+async fn next(watch: &mut Watch) -> std::io::Result<Heard> {
     match watch {
         Watch::Running(starts) => starts.next().await,
         Watch::NotYet | Watch::Failed => std::future::pending().await,
@@ -60,10 +59,15 @@ impl Keeper {
     pub fn replace(&self, config: &Config) {
         let mut kept = self.lock();
         kept.names = config.groups.iter().map(|group| group.name.clone()).collect();
-        if config.groups.is_empty() && kept.groups.is_none() {
+        let host = Host::this(&config.agent);
+        if config.groups.is_empty() {
+            // The file tells that it was this agent, or one before it, that made what lies there.
+            let problems = if host.origins.exists() { detach(&config.agent).1 } else { Vec::new() };
+            kept.groups = None;
+            kept.failure = problems.first().map(|problem| format!("ending the groups of an earlier config: {problem}"));
             return;
         }
-        match Groups::start(config, Host::this(&config.agent)) {
+        match Groups::start(config, host) {
             Ok(groups) => (kept.groups, kept.failure) = (Some(groups), None),
             Err(error) => kept.failure = Some(format!("no group is in force: {error}")),
         }
@@ -94,7 +98,12 @@ impl Keeper {
             }
             tokio::select! {
                 started = next(&mut watch) => match started {
-                    Ok(started) => self.with(|groups| started.iter().for_each(|started| groups.started(started))),
+                    Ok(heard) => self.with(|groups| {
+                        heard.started.iter().for_each(|started| groups.started(started));
+                        if heard.is_incomplete {
+                            groups.scan();
+                        }
+                    }),
                     // The scan still finds them.
                     Err(_) => watch = Watch::Failed,
                 },

@@ -50,8 +50,12 @@ impl Host {
 
     /// Whether any cgroup or pin of this test's is there.
     pub fn has_remains(&self) -> bool {
-        Path::new("/sys/fs/bpf").join(&self.name).exists()
-            || hierarchies().iter().any(|root| root.join(&self.name).exists())
+        Path::new("/sys/fs/bpf").join(&self.name).exists() || self.has_cgroups()
+    }
+
+    /// Whether any cgroup of this test's is there.
+    pub fn has_cgroups(&self) -> bool {
+        hierarchies().iter().any(|root| root.join(&self.name).exists())
     }
 
     /// A config of one group named `g` that matches the worker, with these lines.
@@ -68,9 +72,21 @@ impl Host {
         path
     }
 
+    /// Starts an agent whose config has no groups any more, and no limits either.
+    pub fn start_without_groups(&mut self) {
+        let config = self.config("", "");
+        let text = fs::read_to_string(&config).unwrap();
+        fs::write(&config, text.split("[[group]]").next().unwrap()).unwrap();
+        self.launch(&config);
+    }
+
     /// Starts an agent, and waits until it answers.
     pub fn start(&mut self, agent: &str, lines: &str) {
         let config = self.config(agent, lines);
+        self.launch(&config);
+    }
+
+    fn launch(&mut self, config: &Path) {
         let errors = fs::File::create(self.path("errors")).unwrap();
         let child = Command::new(self::agent().unwrap()).arg("--config").arg(config).stderr(errors).spawn();
         self.agent = Some(child.unwrap());

@@ -6,7 +6,7 @@ use std::fs;
 use super::error::GroupsError;
 use super::matcher::Matchers;
 use super::origins::Origins;
-use super::tree::{Cpuset, Tree, write};
+use super::tree::{Controller, Cpuset, Tree, Version, write};
 use super::{Groups, Host, kernel, limit};
 use crate::config::policy::AgentConfig;
 
@@ -42,6 +42,9 @@ impl Groups {
     fn retire(&self, group: &str) -> Result<(), GroupsError> {
         // A frozen process would stay so for ever, with nobody left to thaw it.
         let _ = self.tree.unified(group).map(|directory| write(&directory.join("cgroup.freeze"), "0"));
+        if let Some((Version::V1, directory)) = self.tree.directory(group, Controller::Freezer) {
+            let _ = write(&directory.join("freezer.state"), "THAWED");
+        }
         // A process may fork while it is moved; its child is found the next time.
         for _ in 0..10 {
             let pids = self.pids(group);

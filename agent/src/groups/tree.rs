@@ -183,7 +183,7 @@ impl Tree {
             let made = fs::create_dir_all(&parent).map_err(|source| GroupsError::Make { path: parent.clone(), source });
             made?;
             if self.unified.as_deref() == Some(root) {
-                self.enable(root)?;
+                self.enable(root, cpuset)?;
             }
             if self.v1.get(&Controller::Cpuset).map(PathBuf::as_path) == Some(root) {
                 inherit_cpuset(root, &parent)?;
@@ -202,8 +202,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Controllers reach a cgroup only if every one above it passes them on.
-    fn enable(&self, root: &Path) -> Result<(), GroupsError> {
+    /// Controllers reach a cgroup only if every one above it passes them on. Where there is a cpuset, every allocation of
+    /// memory on the host asks for it: that one is enabled only for a group that wants it.
+    fn enable(&self, root: &Path, cpuset: Cpuset) -> Result<(), GroupsError> {
         let mut above = root.to_owned();
         let mut all = vec![above.clone()];
         for part in self.parent.split('/') {
@@ -213,9 +214,10 @@ impl Tree {
         for directory in all {
             let path = directory.join("cgroup.subtree_control");
             let present = fs::read_to_string(&path).map_err(|source| GroupsError::read(&path, source))?;
-            for name in
-                self.v2.iter().filter(|controller| !self.v1.contains_key(controller)).filter_map(|c| c.name_v2())
-            {
+            let is_wanted = |controller: &&Controller| {
+                !self.v1.contains_key(controller) && (**controller != Controller::Cpuset || cpuset == Cpuset::Wanted)
+            };
+            for name in self.v2.iter().filter(is_wanted).filter_map(|controller| controller.name_v2()) {
                 if !present.split_whitespace().any(|enabled| enabled == name) {
                     write(&path, &format!("+{name}"))?;
                 }

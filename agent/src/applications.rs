@@ -1,4 +1,5 @@
-//! The agent as the control socket sees it: what holds packets, if anything does, and what answers applications.
+//! The agent as the control socket sees it: what holds packets, if anything does, what answers applications, and what
+//! keeps groups of processes.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -6,12 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use thiserror::Error;
 
 use crate::config::policy::Config;
 use crate::control::{BanOrder, Handler, Request, Reset};
-use crate::decide::{self, Edge};
+use crate::decide::{self, Edge, Engine, EngineError, ServiceError};
+use crate::groups::Keeper;
 use crate::service;
-use crate::stats::{BypassStatus, LimitStatus, SourcesStatus, Status, Totals};
+use crate::stats::{LimitStatus, Status, monotonic_nanoseconds};
 
 /// Bans that wait to be carried out.
 const WAITING: usize = 1_024;
@@ -56,85 +59,101 @@ impl Orders {
     }
 }
 
-/// Limits on packets and limits on requests, as one.
+/// Applications cannot be answered.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The limits cannot be decided on.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Nobody can be listened to.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+}
+
+/// Starts to answer applications; the bans that are due come out at the other end.
+///
+/// # Errors
+///
+/// When it cannot listen where the config says.
+pub fn start(config: &Config) -> Result<(decide::Service, Orders), StartError> {
+    let (queue, orders) = bans();
+    let engine = Engine::new(config, Arc::new(queue))?;
+    Ok((decide::Service::start(&config.decide, engine, monotonic_nanoseconds)?, orders))
+}
+
+/// What holds packets, what answers applications and what keeps groups, as one.
 pub struct Agent {
-    packets: Arc<service::Service>,
+    config: Config,
+    file: Option<String>,
+    started: Instant,
+    /// `None` if the config is for other things only: then nothing of the kernel's packet path is needed.
+    packets: Option<Arc<service::Service>>,
     requests: decide::Service,
+    groups: Keeper,
 }
 
 impl Agent {
-    /// Both at work.
+    /// All at work.
     #[must_use]
-    pub fn new(packets: Arc<service::Service>, requests: decide::Service) -> Self {
-        Self { packets, requests }
+    pub fn new(
+        config: Config,
+        file: Option<String>,
+        packets: Option<Arc<service::Service>>,
+        requests: decide::Service,
+        groups: Keeper,
+    ) -> Self {
+        Self { config, file, started: Instant::now(), packets, requests, groups }
+    }
+
+    fn status(&self) -> Result<Status, String> {
+        let mut status = match &self.packets {
+            Some(packets) => parsed(packets.handle(Request::Status)?)?,
+            None => Status {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                mode: self.config.agent.mode.to_string(),
+                uptime_seconds: self.started.elapsed().as_secs(),
+                config: self.file.clone(),
+                notes: vec!["there are no limits on packets".to_owned()],
+                ..Status::default()
+            },
+        };
+        status.groups = self.groups.names();
+        status.notes.extend(self.groups.notes());
+        Ok(status)
+    }
+
+    fn limits(&self) -> Result<Vec<LimitStatus>, String> {
+        let mut limits: Vec<LimitStatus> = match &self.packets {
+            Some(packets) => parsed(packets.handle(Request::Limits)?)?,
+            None => Vec::new(),
+        };
+        limits.extend(self.requests.engine().statuses());
+        Ok(limits)
     }
 }
 
 impl Handler for Agent {
     fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
-        match request {
-            Request::Decide { question } => answer(&self.requests, &question),
-            Request::ResetLimit { limit } => match self.requests.engine().reset(&limit) {
-                Some(forgotten) => json(Reset { forgotten }),
-                None => self.packets.handle(Request::ResetLimit { limit }),
+        match (request, &self.packets) {
+            (Request::Status, _) => json(self.status()?),
+            (Request::Limits, _) => json(self.limits()?),
+            (Request::Decide { question }, _) => answer(&self.requests, &question),
+            (Request::Groups, _) => json(self.groups.statuses()),
+            (Request::Emergency { group, what }, _) => json(self.groups.emergency(group, what)?),
+            (Request::ResetLimit { limit }, packets) => match (self.requests.engine().reset(&limit), packets) {
+                (Some(forgotten), _) => json(Reset { forgotten }),
+                (None, Some(packets)) => packets.handle(Request::ResetLimit { limit }),
+                (None, None) => Err(format!("there is no limit {limit:?}")),
             },
-            Request::Limits => {
-                let limits = self.packets.handle(Request::Limits)?;
-                let mut limits: Vec<LimitStatus> = serde_json::from_value(limits).map_err(|error| error.to_string())?;
-                limits.extend(self.requests.engine().statuses());
-                json(limits)
-            }
-            other => self.packets.handle(other),
+            (request, Some(packets)) => packets.handle(request),
+            (Request::Top | Request::Bans, None) => json([(); 0]),
+            (_, None) => Err("the config in force has no limits on packets, so nothing is known of sources".to_owned()),
         }
     }
 }
 
-/// An agent without limits on packets: nothing of the kernel is needed.
-pub struct RequestsAlone {
-    config: Config,
-    file: Option<String>,
-    service: decide::Service,
-    started: Instant,
-}
-
-impl RequestsAlone {
-    /// At work.
-    #[must_use]
-    pub fn new(config: Config, file: Option<String>, service: decide::Service) -> Self {
-        Self { config, file, service, started: Instant::now() }
-    }
-
-    fn status(&self) -> Status {
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            mode: self.config.agent.mode.to_string(),
-            uptime_seconds: self.started.elapsed().as_secs(),
-            config: self.file.clone(),
-            interfaces: Vec::new(),
-            totals: Totals::default(),
-            sources: SourcesStatus::default(),
-            bypass: BypassStatus::default(),
-            bans: 0,
-            has_room: None,
-            notes: vec!["there are limits on requests only".to_owned()],
-        }
-    }
-}
-
-impl Handler for RequestsAlone {
-    fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
-        match request {
-            Request::Status => json(self.status()),
-            Request::Limits => json(self.service.engine().statuses()),
-            Request::Decide { question } => answer(&self.service, &question),
-            Request::ResetLimit { limit } => {
-                let reset = self.service.engine().reset(&limit).map(|forgotten| Reset { forgotten });
-                json(reset.ok_or_else(|| format!("there is no limit {limit:?}"))?)
-            }
-            Request::Top | Request::Bans => json([(); 0]),
-            _ => Err("this agent has limits on requests only: it holds no packets".to_owned()),
-        }
-    }
+fn parsed<T: serde::de::DeserializeOwned>(document: serde_json::Value) -> Result<T, String> {
+    serde_json::from_value(document).map_err(|error| error.to_string())
 }
 
 fn answer(service: &decide::Service, question: &decide::Question) -> Result<serde_json::Value, String> {

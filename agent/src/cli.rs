@@ -68,6 +68,35 @@ pub struct Decide {
     pub ask: Ask,
 }
 
+/// What to do to a process group.
+#[derive(Clone, Debug, Subcommand)]
+pub enum GroupCommand {
+    /// Stop its processes where they are
+    Freeze {
+        /// The group's name
+        name: String,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Let its frozen processes go on
+    Thaw {
+        /// The group's name
+        name: String,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Kill all its processes
+    Kill {
+        /// The group's name
+        name: String,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -98,6 +127,15 @@ pub enum Command {
     Show {
         /// The source's address
         source: IpAddr,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Each process group: members, usage against limit, time throttled, pressure; or, in an emergency, stop one
+    Groups {
+        /// What to do to a group instead of showing all
+        #[command(subcommand)]
+        emergency: Option<GroupCommand>,
         /// How to ask
         #[command(flatten)]
         ask: Ask,

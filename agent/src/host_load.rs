@@ -1,23 +1,19 @@
-//! Whether the host has resources to spare: what elastic limits go by.
+//! How busy the host's CPUs are, and whether they have room for more than a limit promises.
+//!
+//! Reading ([`HostLoad`]) and deciding ([`RoomDecision`]) are apart, so that the decision is a pure function of what was
+//! read.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Below this share of idle processor time, or above this pressure, there is no room any more.
-const TIGHT: Sample = Sample { idle: 0.10, pressure: Some(20.0) };
-/// Above this share of idle processor time and below this pressure, there is room again. The distance to [`TIGHT`] keeps
-/// the decision from swinging: what elastic limits give takes processor time itself.
-const SPARE: Sample = Sample { idle: 0.25, pressure: Some(5.0) };
-/// So many samples in a row have to agree before there is room; one is enough to lose it.
-const AGREEING: u32 = 2;
-
-/// How busy the host was between two looks at it.
+/// What the host's CPUs did between two samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// The share of processor time that nothing used, 0 to 1.
+    /// The share of all CPUs' time that was idle, from 0 to 1. Waiting for a disk is idle.
     pub idle: f64,
-    /// The percentage of the last ten seconds in which some task waited for a processor, where the kernel measures it
-    /// (pressure stall information, Linux 4.20).
+    /// The percentage of the last ten seconds in which some task waited for a CPU, from 0 to 100 (`some avg10` of
+    /// /proc/pressure/cpu); `None` on kernels without pressure stall information.
     pub pressure: Option<f64>,
 }
 
@@ -25,88 +21,117 @@ pub struct Sample {
 #[derive(Clone, Debug)]
 pub struct HostLoad {
     proc: PathBuf,
-    /// Processor time so far: (idle, all), in ticks of the kernel's.
-    last: Option<(u64, u64)>,
+    previous: CpuTimes,
+}
+
+/// Jiffies of all CPUs since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CpuTimes {
+    idle: u64,
+    all: u64,
 }
 
 impl HostLoad {
-    /// Of this host.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::under(Path::new("/proc"))
-    }
-
-    /// With another `/proc`.
-    #[must_use]
-    pub fn under(proc: &Path) -> Self {
-        Self { proc: proc.to_owned(), last: None }
-    }
-
-    /// What happened since the last sample; `None` the first time, and when no time has passed.
+    /// Starts to watch this host: the first sample is of the time from here on.
     ///
     /// # Errors
     ///
-    /// When `/proc/stat` cannot be read, or is not what it should be.
-    pub fn sample(&mut self) -> io::Result<Option<Sample>> {
-        let now = processor_time(&std::fs::read_to_string(self.proc.join("stat"))?)
-            .ok_or_else(|| io::Error::other("/proc/stat does not begin with processor times"))?;
-        let pressure = std::fs::read_to_string(self.proc.join("pressure/cpu")).ok().as_deref().and_then(some_avg10);
-        let last = self.last.replace(now);
-        Ok(last.and_then(|last| {
-            let (idle, all) = (now.0.saturating_sub(last.0), now.1.saturating_sub(last.1));
-            (all > 0).then(|| Sample { idle: idle as f64 / all as f64, pressure })
-        }))
+    /// When /proc/stat cannot be read.
+    pub fn new() -> io::Result<Self> {
+        Self::at(Path::new("/proc"))
+    }
+
+    /// As [`HostLoad::new`], with another directory in place of /proc.
+    ///
+    /// # Errors
+    ///
+    /// When its `stat` cannot be read.
+    pub fn at(proc: &Path) -> io::Result<Self> {
+        Ok(Self { proc: proc.to_owned(), previous: read_times(proc)? })
+    }
+
+    /// What happened since the last sample. Two samples within one jiffy (10 ms at the most) say the host was busy,
+    /// since nothing says that it was not.
+    ///
+    /// # Errors
+    ///
+    /// When /proc/stat cannot be read.
+    pub fn sample(&mut self) -> io::Result<Sample> {
+        let now = read_times(&self.proc)?;
+        let all = now.all.saturating_sub(self.previous.all);
+        // The kernel's idle times may go back a little: they are estimates on CPUs without a tick.
+        let idle = now.idle.saturating_sub(self.previous.idle).min(all);
+        self.previous = now;
+        let idle = if all == 0 { 0.0 } else { idle as f64 / all as f64 };
+        let pressure = fs::read_to_string(self.proc.join("pressure/cpu")).ok().and_then(|text| some_avg10(&text));
+        Ok(Sample { idle, pressure })
     }
 }
 
-impl Default for HostLoad {
-    fn default() -> Self {
-        Self::new()
-    }
+fn read_times(proc: &Path) -> io::Result<CpuTimes> {
+    let path = proc.join("stat");
+    let text = fs::read_to_string(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("reading {} failed: {error}", path.display())))?;
+    cpu_times(&text).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{} does not begin with the times of all CPUs", path.display()),
+        )
+    })
 }
 
-/// (idle, all) of the first line: user, nice, system, idle, iowait, irq, softirq, steal; guests are in user already.
-fn processor_time(stat: &str) -> Option<(u64, u64)> {
-    let times: Vec<u64> = stat
-        .lines()
-        .next()?
-        .strip_prefix("cpu ")?
-        .split_whitespace()
-        .take(8)
-        .filter_map(|time| time.parse().ok())
-        .collect();
-    Some((times.get(3)? + times.get(4)?, times.iter().sum()))
+/// The line of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal, and guest times that user holds already.
+fn cpu_times(text: &str) -> Option<CpuTimes> {
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let times: Vec<u64> = line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
+    let idle = times.get(3)? + times.get(4).copied().unwrap_or(0);
+    Some(CpuTimes { idle, all: times.iter().sum() })
 }
 
-fn some_avg10(pressure: &str) -> Option<f64> {
-    let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
-    some.split_whitespace().find_map(|field| field.strip_prefix("avg10="))?.parse().ok()
+/// `some avg10=1.50 avg60=…`, as the kernel's pressure files have it.
+fn some_avg10(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    line.split_whitespace().find_map(|field| field.strip_prefix("avg10=")?.parse().ok())
 }
 
-/// Decides from samples whether there is room, with hysteresis. At first there is none.
-#[derive(Clone, Copy, Debug, Default)]
+/// Whether the host has room, with hysteresis: what is given on little evidence would be taken back at once.
+///
+/// | | idle | pressure, where there is one |
+/// |---|---|---|
+/// | room begins | at least 20 % | and below 20 % |
+/// | room ends | below 5 % | or at least 40 % |
+///
+/// In between, what was decided last stands. It starts without room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoomDecision {
     has_room: bool,
-    agreeing: u32,
 }
 
 impl RoomDecision {
-    /// Whether there is room, the latest sample included.
-    pub fn decide(&mut self, sample: &Sample) -> bool {
-        if !sample.is_better_than(&TIGHT) {
-            *self = Self::default();
-        } else if !self.has_room {
-            self.agreeing = if sample.is_better_than(&SPARE) { self.agreeing + 1 } else { 0 };
-            self.has_room = self.agreeing >= AGREEING;
-        }
-        self.has_room
-    }
-}
+    /// Room begins at this share of idle time …
+    pub const BEGINS_IDLE: f64 = 0.20;
+    /// … with pressure below this percentage.
+    pub const BEGINS_PRESSURE: f64 = 20.0;
+    /// Room ends below this share of idle time …
+    pub const ENDS_IDLE: f64 = 0.05;
+    /// … or from this percentage of pressure on.
+    pub const ENDS_PRESSURE: f64 = 40.0;
 
-impl Sample {
-    fn is_better_than(&self, bound: &Self) -> bool {
-        let is_below = |pressure: f64| bound.pressure.is_none_or(|bound| pressure < bound);
-        self.idle > bound.idle && self.pressure.is_none_or(is_below)
+    /// Without room.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { has_room: false }
+    }
+
+    /// Takes a sample in, and says whether the host has room now.
+    pub fn decide(&mut self, sample: &Sample) -> bool {
+        let pressure = sample.pressure.unwrap_or(0.0);
+        self.has_room = if self.has_room {
+            sample.idle >= Self::ENDS_IDLE && pressure < Self::ENDS_PRESSURE
+        } else {
+            sample.idle >= Self::BEGINS_IDLE && pressure < Self::BEGINS_PRESSURE
+        };
+        self.has_room
     }
 }
 
@@ -114,56 +139,59 @@ impl Sample {
 mod tests {
     use super::*;
 
-    const fn idle(idle: f64) -> Sample {
-        Sample { idle, pressure: None }
+    fn sample(idle: f64, pressure: Option<f64>) -> Sample {
+        Sample { idle, pressure }
     }
 
     #[test]
-    fn room_is_found_slowly_lost_at_once_and_kept_between_the_bounds() {
-        let mut decision = RoomDecision::default();
-        let steps = [
-            (0.9, false),
-            (0.9, true),
-            (0.2, true),
-            (0.11, true),
-            (0.09, false),
-            (0.2, false),
-            (0.9, false),
-            (0.2, false),
-            (0.9, false),
-            (0.9, true),
-        ];
-        for (nth, (share, expected)) in steps.into_iter().enumerate() {
-            assert_eq!(decision.decide(&idle(share)), expected, "step {nth}");
-        }
-    }
-
-    #[test]
-    fn pressure_takes_room_away_where_it_is_measured() {
-        let mut decision = RoomDecision::default();
-        let sample = |pressure| Sample { idle: 0.9, pressure: Some(pressure) };
-        assert!(!decision.decide(&sample(1.0)) && decision.decide(&sample(1.0)));
-        assert!(decision.decide(&sample(19.0)));
-        assert!(!decision.decide(&sample(21.0)));
-        assert!(!decision.decide(&sample(6.0)) && !decision.decide(&sample(6.0)), "6 % is not spare");
-    }
-
-    #[test]
-    fn samples_are_what_happened_between_two_looks() {
+    fn a_sample_is_what_happened_since_the_last_one() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-        std::fs::create_dir(folder.path().join("pressure")).unwrap();
-        let mut load = HostLoad::under(folder.path());
-        assert!(load.sample().is_err());
-        write("stat", "cpu  100 0 100 700 100 0 0 0 50 0\ncpu0 1 2 3\n");
-        assert_eq!(load.sample().unwrap(), None);
-        write("stat", "cpu  150 0 125 720 105 0 0 0 90 0\ncpu0 1 2 3\n");
-        assert_eq!(load.sample().unwrap(), Some(Sample { idle: 0.25, pressure: None }));
-        write("pressure/cpu", "some avg10=12.50 avg60=1.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00\n");
-        write("stat", "cpu  150 0 125 820 105 0 0 0 90 0\n");
-        assert_eq!(load.sample().unwrap(), Some(Sample { idle: 1.0, pressure: Some(12.5) }));
-        assert_eq!(load.sample().unwrap(), None, "no time has passed");
-        write("stat", "intr 5\n");
-        assert!(load.sample().is_err());
+        let stat = |line: &str| fs::write(folder.path().join("stat"), format!("cpu  {line}\ncpu0 1 2 3\n")).unwrap();
+        stat("100 0 100 700 100 0 0 0 50 0");
+        let mut load = HostLoad::at(folder.path()).unwrap();
+        stat("130 0 110 720 140 0 0 0 80 0");
+        assert_eq!(load.sample().unwrap(), sample(0.6, None));
+        fs::create_dir(folder.path().join("pressure")).unwrap();
+        let pressure =
+            "some avg10=12.50 avg60=3.00 avg300=1.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        fs::write(folder.path().join("pressure/cpu"), pressure).unwrap();
+        stat("230 0 110 720 140 0 0 0 80 0");
+        assert_eq!(load.sample().unwrap(), sample(0.0, Some(12.5)));
+        // Nothing has passed, and nothing says that the host was idle.
+        assert_eq!(load.sample().unwrap().idle.to_bits(), 0.0f64.to_bits());
+    }
+
+    #[test]
+    fn a_stat_that_is_none_is_an_error_with_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(HostLoad::at(folder.path()).unwrap_err().to_string().contains("stat"));
+        fs::write(folder.path().join("stat"), "intr 5\n").unwrap();
+        assert!(HostLoad::at(folder.path()).unwrap_err().to_string().contains("stat"));
+    }
+
+    #[test]
+    fn this_host_can_be_sampled() {
+        let mut load = HostLoad::new().unwrap();
+        let sample = load.sample().unwrap();
+        assert!((0.0..=1.0).contains(&sample.idle), "{sample:?}");
+    }
+
+    #[test]
+    fn room_begins_and_ends_at_different_loads() {
+        let mut room = RoomDecision::new();
+        assert!(!room.decide(&sample(0.10, None)));
+        assert!(room.decide(&sample(0.20, None)));
+        assert!(room.decide(&sample(0.06, None)));
+        assert!(!room.decide(&sample(0.04, None)));
+        assert!(!room.decide(&sample(0.19, None)));
+    }
+
+    #[test]
+    fn pressure_takes_room_away_that_idle_time_would_give() {
+        let mut room = RoomDecision::new();
+        assert!(!room.decide(&sample(0.90, Some(20.0))));
+        assert!(room.decide(&sample(0.90, Some(19.0))));
+        assert!(room.decide(&sample(0.90, Some(39.0))));
+        assert!(!room.decide(&sample(0.90, Some(40.0))));
     }
 }

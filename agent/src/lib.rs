@@ -9,6 +9,7 @@ pub mod config;
 pub mod control;
 pub mod datapath;
 pub mod decide;
+pub mod groups;
 pub mod host_load;
 pub mod service;
 pub mod stats;

@@ -34,7 +34,7 @@ struct InForce {
     notes: Vec<String>,
     bans: BanList,
     runtime: Runtime,
-    load: HostLoad,
+    load: Option<HostLoad>,
     room: RoomDecision,
 }
 
@@ -122,6 +122,7 @@ impl Service {
             sources,
             bypass,
             bans: in_force.bans.len() as u64,
+            groups: Vec::new(),
             has_room: in_force.is_elastic().then_some(in_force.runtime.has_room != 0),
             notes: in_force.notes(),
         })
@@ -165,7 +166,7 @@ impl InForce {
             }
         };
         let in_force =
-            Self { ingress, egress, notes, bans, runtime, load: HostLoad::new(), room: RoomDecision::default() };
+            Self { ingress, egress, notes, bans, runtime, load: HostLoad::new().ok(), room: RoomDecision::default() };
         let all: Vec<&Datapath> = std::iter::once(&in_force.ingress).chain(&in_force.egress).collect();
         release_others(&all);
         Ok(in_force)
@@ -197,11 +198,8 @@ impl InForce {
             return Ok(());
         }
         // A host that cannot be looked at has nothing to spare.
-        let has_room = match self.load.sample() {
-            Ok(Some(sample)) => self.room.decide(&sample),
-            Ok(None) => self.runtime.has_room != 0,
-            Err(_) => false,
-        };
+        let sample = self.load.as_mut().and_then(|load| load.sample().ok());
+        let has_room = sample.is_some_and(|sample| self.room.decide(&sample));
         self.tell(Runtime { has_room: u32::from(has_room), ..self.runtime })
     }
 
@@ -287,6 +285,7 @@ impl Handler for Service {
                 json(Unbanned { was_banned })
             }
             Request::Bans => json(in_force.list_bans().map_err(failed)?),
+            Request::Groups | Request::Emergency { .. } => Err("groups are kept elsewhere".to_owned()),
             Request::Decide { question } => {
                 Err(format!("there is no limit {:?} on requests: the config has none", question.limit))
             }

@@ -2,6 +2,7 @@
 
 use crate::ban::Ban;
 use crate::counters::{Counters, Sighted, TableCounters, Traffic};
+use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, Started};
 use crate::key::{HashSeed, Key};
 use crate::rule::{Rule, RuleSpan, Size};
 use crate::settings::{AnswerBucket, Mark, PortSpans, PrefixEntry, Runtime, SPANS, Settings, TableIdentity};
@@ -29,6 +30,10 @@ no_padding!(Runtime: u32, u32, u64);
 no_padding!(Traffic: u64, u64);
 no_padding!(Counters: Traffic, Traffic, Traffic, Traffic);
 no_padding!(TableCounters: [u64; 5]);
+no_padding!(GroupBucket: u64, u64, u64, [u32; 4]);
+no_padding!(GroupCounters: Traffic, Traffic);
+no_padding!(GroupSettings: [GroupBucket; DIRECTIONS], u32, u32);
+no_padding!(Started: u32, u32);
 no_padding!(Sighted: u64, u64, u64, u64, u32, u32);
 
 const _: () = assert!(size_of::<Rule>() == 64 && align_of::<Rule>() == 64);

@@ -2,6 +2,7 @@
 
 use crate::ban::Ban;
 use crate::counters::{Counters, Sighted, TableCounters};
+use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
 use crate::rule::Rule;
 use crate::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
@@ -17,6 +18,8 @@ macro_rules! plain {
 plain!(
     Ban,
     Counters,
+    GroupCounters,
+    GroupSettings,
     Key,
     Mark,
     PortSpans,

@@ -35,9 +35,9 @@ impl Workspace {
         cargo
     }
 
-    /// The eBPF object that goes into the agent.
-    pub fn object(&self) -> PathBuf {
-        self.target.join("bpf").join("weir.o")
+    /// The eBPF object of this name that goes into the agent.
+    pub fn object(&self, name: &str) -> PathBuf {
+        self.target.join("bpf").join(format!("{name}.o"))
     }
 }
 

@@ -48,6 +48,7 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
             ("uptime", uptime.to_string()),
             ("config", status.config.clone().unwrap_or_else(|| "none: built-in limits, observed only".to_owned())),
             ("interfaces", interfaces.join(", ")),
+            ("groups", if status.groups.is_empty() { "none".to_owned() } else { status.groups.join(", ") }),
             ("passed", traffic(totals.passed_packets, totals.passed_bytes)),
             ("throttled", traffic(totals.throttled_packets, totals.throttled_bytes)),
             (

@@ -9,7 +9,9 @@ use super::{Print, USAGE, table};
 use crate::compile::plan;
 use crate::config;
 use crate::config::policy::Config;
+use crate::config::policy_group::Group;
 use crate::datapath::interface_names;
+use crate::groups;
 use crate::stats::LimitDefinition;
 
 /// The document of `agent check --json`.
@@ -19,6 +21,15 @@ struct Checked {
     warnings: Vec<String>,
     lacking: Vec<String>,
     limits: Vec<LimitDefinition>,
+    groups: Vec<GroupDefinition>,
+}
+
+/// A process group as the operator defined it.
+#[derive(Serialize)]
+struct GroupDefinition {
+    name: String,
+    matches: Vec<String>,
+    limits: Vec<String>,
 }
 
 pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
@@ -38,8 +49,13 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(USAGE));
     }
     let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
-    let checked =
-        Checked { valid: true, warnings, lacking: lacking(&loaded.config), limits: definitions(&loaded.config) };
+    let checked = Checked {
+        valid: true,
+        warnings,
+        lacking: lacking(&loaded.config),
+        limits: definitions(&loaded.config),
+        groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
+    };
     match print {
         Print::Json => println!("{}", serde_json::to_string_pretty(&checked)?),
         Print::Table => show(file, &loaded.config, &checked),
@@ -55,28 +71,44 @@ fn definitions(config: &Config) -> Vec<LimitDefinition> {
 
 fn show(file: &Path, config: &Config, checked: &Checked) {
     println!("{} is valid; in mode {} it would hold", file.display(), config.agent.mode);
-    println!(
-        "{}",
-        table::render(
-            ["LIMIT", "DIRECTION", "KEY", "RATE", "ALGORITHM", "BURST"],
-            5,
-            checked.limits.iter().map(|limit| {
-                [
-                    limit.name.clone(),
-                    limit.direction.clone(),
-                    limit.key.clone(),
-                    format!("{} {}", limit.rate, limit.unit),
-                    limit.algorithm.clone(),
-                    table::number(limit.burst),
-                ]
-            })
-        )
-    );
+    if checked.limits.is_empty() {
+        println!("no limit on packets");
+    } else {
+        println!(
+            "{}",
+            table::render(
+                ["LIMIT", "DIRECTION", "KEY", "RATE", "ALGORITHM", "BURST"],
+                5,
+                checked.limits.iter().map(|limit| {
+                    [
+                        limit.name.clone(),
+                        limit.direction.clone(),
+                        limit.key.clone(),
+                        format!("{} {}", limit.rate, limit.unit),
+                        limit.algorithm.clone(),
+                        table::number(limit.burst),
+                    ]
+                })
+            )
+        );
+    }
+    if !checked.groups.is_empty() {
+        let rows =
+            checked.groups.iter().map(|group| [group.name.clone(), group.matches.join("\n"), group.limits.join("\n")]);
+        println!("\n{}", table::render(["GROUP", "MATCH", "LIMITS"], 3, rows));
+    }
     for warning in &checked.warnings {
         eprintln!("warning: {warning}");
     }
     for lacking in &checked.lacking {
         eprintln!("this host lacks: {lacking}");
+    }
+}
+
+impl From<&Group> for GroupDefinition {
+    fn from(group: &Group) -> Self {
+        let matches = group.matchers.iter().map(ToString::to_string).collect();
+        Self { name: group.name.clone(), matches, limits: group.limit_texts() }
     }
 }
 
@@ -92,5 +124,6 @@ fn lacking(config: &Config) -> Vec<String> {
     if !config.limits.is_empty() && !Path::new("/sys/fs/bpf").exists() {
         lacking.push("BPF: there is no /sys/fs/bpf".to_owned());
     }
+    lacking.extend(groups::lacking(config));
     lacking
 }

@@ -5,7 +5,7 @@ mod ban;
 mod check;
 mod decide;
 mod detach;
-mod requests;
+mod groups;
 mod run;
 mod table;
 
@@ -36,6 +36,8 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Unban { cidr, ask } => ban::unban(&cidr, &ask),
         Command::Bans(options) => ban::bans(&options),
         Command::Decide(options) => decide::decide(&options),
+        Command::Groups { emergency: None, ask } => groups::groups(&ask),
+        Command::Groups { emergency: Some(command), .. } => groups::emergency(&command),
         Command::Detach { config } => detach::detach(config.as_deref()),
     }
 }

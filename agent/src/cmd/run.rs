@@ -6,21 +6,19 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{USAGE, requests};
-use crate::applications::Agent;
+use super::USAGE;
+use crate::applications::{self, Agent};
 use crate::cli::Run;
-use crate::compile;
+use crate::compile::{self, Plan};
 use crate::config::policy::{Config, Mode, OnExit};
 use crate::config::{self, ssh};
 use crate::control::Server;
 use crate::datapath::{PinDirectory, default_route_interfaces, interface_names};
+use crate::groups::Keeper;
 use crate::service::{PERIOD, Service};
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let Some(config) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
-    if requests::are_all(&config) {
-        return requests::run(config, options);
-    }
     let plan = match compile::plan(&config) {
         Ok(plan) => plan,
         Err(error) => {
@@ -29,30 +27,35 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         }
     };
     let interfaces = interfaces(&config)?;
+    let file = options.config.as_ref().map(|file| file.display().to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(async {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
-        let pins = PinDirectory::open(&config.agent.pins)?;
-        let (applications, orders) = requests::start(&config)?;
-        let file = options.config.as_ref().map(|file| file.display().to_string());
-        let introduction = introduction(&config);
-        let service = Arc::new(Service::start(config, file, plan, &pins, &interfaces)?);
-        let on: Vec<String> = service.modes().into_iter().map(|(name, mode)| format!("{name} ({mode})")).collect();
-        eprintln!("{} on {}", introduction, on.join(", "));
-        for note in service.notes() {
-            eprintln!("note: {note}");
+        let (requests, orders) = applications::start(&config)?;
+        let packets = hold_packets(&config, file.clone(), plan, &interfaces)?;
+        // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
+        let groups = Keeper::start(&config);
+        introduce(&config, packets.as_deref(), &requests, &groups);
+        let on_exit = config.agent.on_exit;
+        if let Some(packets) = &packets {
+            orders.carry_out(Arc::clone(packets));
         }
-        requests::greet(&applications);
-        let agent = Arc::new(Agent::new(Arc::clone(&service), applications));
-        orders.carry_out(Arc::clone(&service));
+        let agent = Arc::new(Agent::new(config, file, packets.clone(), requests, groups.clone()));
         tokio::select! {
             () = server.serve(agent) => {}
-            () = keep_up(&service) => {}
+            () = keep_up(packets.as_deref()) => {}
+            () = groups.keep_filled() => {}
             result = stopped() => result?,
         }
         drop(server);
-        match service.leave()? {
+        for problem in groups.stop(on_exit) {
+            eprintln!("error: {problem}");
+        }
+        if let Some(packets) = packets {
+            packets.leave()?;
+        }
+        match on_exit {
             OnExit::Detach => eprintln!("stopped; limits are out of force (on_exit = \"detach\")"),
             OnExit::Keep => {
                 eprintln!("stopped; limits stay in force (on_exit = \"keep\"): agent detach takes them out");
@@ -62,14 +65,30 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Does from time to time what has to be done.
-async fn keep_up(service: &Service) {
+/// Puts the limits on packets in force, unless the config is for other things only.
+fn hold_packets(
+    config: &Config,
+    file: Option<String>,
+    plan: Plan,
+    interfaces: &[String],
+) -> anyhow::Result<Option<Arc<Service>>> {
+    let has_others = !config.groups.is_empty() || !config.decide.limits.is_empty();
+    if interfaces.is_empty() && has_others {
+        return Ok(None);
+    }
+    let pins = PinDirectory::open(&config.agent.pins)?;
+    Ok(Some(Arc::new(Service::start(config.clone(), file, plan, &pins, interfaces)?)))
+}
+
+/// Does from time to time what has to be done for packets.
+async fn keep_up(packets: Option<&Service>) {
+    let Some(packets) = packets else { return std::future::pending().await };
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut is_failing = false;
     loop {
         ticks.tick().await;
-        let result = service.tick();
+        let result = packets.tick();
         // Told once: the limits are in force all the same.
         if let (Err(error), false) = (&result, is_failing) {
             eprintln!("keeping bans and elastic limits up to date failed: {error}");
@@ -122,14 +141,35 @@ fn interfaces(config: &Config) -> anyhow::Result<Vec<String>> {
     Ok(interfaces)
 }
 
-fn introduction(config: &Config) -> String {
-    let limits = config.limits.len();
+/// Says what is in force, and what should be known of it.
+fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decide::Service, groups: &Keeper) {
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let does = match config.agent.mode {
         Mode::Enforce => "enforcing",
         Mode::Observe => "observing",
     };
-    let plural = if limits == 1 { "" } else { "s" };
-    format!("{does} {limits} limit{plural}, control socket {},", config.agent.control.display())
+    let mut parts = Vec::new();
+    match packets {
+        Some(packets) => {
+            let on: Vec<String> = packets.modes().into_iter().map(|(name, mode)| format!("{name} ({mode})")).collect();
+            let count = config.limits.len();
+            parts.push(format!("{does} {count} limit{} on {}", plural(count), on.join(", ")));
+        }
+        None => parts.push("no limit on packets".to_owned()),
+    }
+    if let count @ 1.. = config.decide.limits.len() {
+        parts.push(format!("{does} {count} limit{} on requests", plural(count)));
+    }
+    if let count @ 1.. = config.groups.len() {
+        parts.push(format!("holding {count} process group{}", plural(count)));
+    }
+    eprintln!("{}; control socket {}", parts.join("; "), config.agent.control.display());
+    for endpoint in requests.endpoints() {
+        eprintln!("deciding {endpoint}");
+    }
+    for note in packets.map(Service::notes).unwrap_or_default().into_iter().chain(groups.notes()) {
+        eprintln!("note: {note}");
+    }
 }
 
 /// Until SIGINT or SIGTERM.

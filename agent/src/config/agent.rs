@@ -18,6 +18,7 @@ impl Default for AgentConfig {
             on_exit: OnExit::Keep,
             control: DEFAULT_SOCKET.into(),
             pins: DEFAULT_PINS.into(),
+            cgroup: "weir".to_owned(),
             max_sources: 1_000_000,
             never_limit: Vec::new(),
         }
@@ -42,6 +43,15 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
     }
     if let Some((text, span)) = table.string("pins", "\"/sys/fs/bpf/weir\"") {
         agent.pins = path(text, span, table.problems).unwrap_or(agent.pins);
+    }
+    if let Some((text, span)) = table.string("cgroup", "\"weir\"") {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if !text.is_empty() && text.chars().all(is_plain) {
+            agent.cgroup = text.to_owned();
+        } else {
+            let help = "write letters, digits, dashes and underscores: cgroup = \"weir\"";
+            table.problems.error(span, format!("{text:?} cannot be the name of a cgroup of Weir's"), help);
+        }
     }
     if let Some(number) = table.number("max_sources", 1, MOST_SOURCES) {
         agent.max_sources = u32::try_from(number).unwrap_or(u32::MAX);

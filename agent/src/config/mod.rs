@@ -5,8 +5,10 @@
 mod agent;
 mod class;
 mod decide;
+mod group;
 mod limit;
 pub mod policy;
+pub mod policy_group;
 pub mod prefix;
 pub mod report;
 mod request;
@@ -67,7 +69,7 @@ impl ConfigError {
 }
 
 /// Tables that this version knows of and does not enforce.
-const NOT_YET: [&str; 2] = ["group", "cluster"];
+const NOT_YET: [&str; 1] = ["cluster"];
 
 /// Reads and validates a file.
 ///
@@ -119,6 +121,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let (limits, request_limits) = decide::limits(&mut root);
     let classes_read: Vec<policy::Class> = classes.iter().map(|read| read.class.clone()).collect();
     let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
+    let groups = entries(&mut root, "group", "[[group]]", group::read);
     for key in NOT_YET {
         if let Some(value) = root.value(key) {
             let message = format!("[{key}] is not in force in this version");
@@ -127,12 +130,14 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     }
     check_classes(&classes, &agent, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
+    group::check(&groups, root.problems);
     root.finish();
     Some(Config {
         agent,
         classes: classes.into_iter().map(|read| read.class).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),
         decide,
+        groups: groups.into_iter().map(|read| read.group).collect(),
     })
 }
 
@@ -276,6 +281,7 @@ impl Config {
                 ..AgentConfig::default()
             },
             classes: Vec::new(),
+            groups: Vec::new(),
             limits: vec![
                 limit("packets-per-source", Unit::Packets, 10_000, 20_000),
                 limit("connections-per-source", Unit::Connections, 200, 1_000),

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::policy_group::Group;
+
 pub use common::limiter::Rate;
 pub use common::packet::Direction;
 
@@ -25,6 +27,8 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// `[decide]`, with the limits on requests.
     pub decide: Decide,
+    /// `[[group]]`, in the file's order: the first that matches a process has it.
+    pub groups: Vec<Group>,
 }
 
 /// `[agent]`.
@@ -42,6 +46,8 @@ pub struct AgentConfig {
     pub control: PathBuf,
     /// The directory of pins, in a BPF file system.
     pub pins: PathBuf,
+    /// The cgroup that the groups' own lie in, below the root of each hierarchy.
+    pub cgroup: String,
     /// Capacity of the table of sources.
     pub max_sources: u32,
     /// Never throttled.

@@ -155,7 +155,6 @@ fn every_error_says_where_it_is_and_what_to_write() {
         ),
         // What this version does not enforce is refused, not ignored.
         (&limit(&format!("{rate}cluster = true")), 6, 11, "not in force", "remove it"),
-        ("[[group]]\nname = \"batch\"", 1, 1, "not in force", "remove it"),
         ("[cluster]", 1, 1, "not in force", "remove it"),
     ] {
         let report = check(text).err().unwrap_or_else(|| panic!("{text} is not wrong"));

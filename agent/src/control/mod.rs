@@ -9,6 +9,7 @@ mod server;
 pub use client::{Client, ClientError};
 pub use server::{Handler, Server, ServerError};
 
+use crate::groups::Emergency;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -57,6 +58,15 @@ pub enum Request {
         /// About what.
         question: crate::decide::Question,
     },
+    /// A list of [`crate::groups::GroupStatus`].
+    Groups,
+    /// [`Done`].
+    Emergency {
+        /// Which group.
+        group: String,
+        /// What to do to it.
+        what: Emergency,
+    },
 }
 
 /// A prefix to ban.
@@ -81,6 +91,15 @@ pub struct Banned {
 pub struct Unbanned {
     /// Whether there was one of exactly this prefix.
     pub was_banned: bool,
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// To which group.
+    pub group: String,
+    /// What.
+    pub what: Emergency,
 }
 
 /// What came of a reset.

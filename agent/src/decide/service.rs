@@ -119,6 +119,13 @@ impl Service {
         (self.now)()
     }
 
+    /// Where applications are answered, in words.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        let http = self.http.iter().map(|endpoint| format!("over HTTP on {endpoint}"));
+        http.chain(self.grpc.iter().map(|address| format!("over gRPC on {address}"))).collect()
+    }
+
     /// Where HTTP is answered; the port is the one that the system chose if the config has 0.
     #[must_use]
     pub fn http(&self) -> Option<&Endpoint> {

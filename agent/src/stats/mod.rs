@@ -11,7 +11,7 @@ use crate::config::policy::Limit;
 use crate::datapath::AttachMode;
 
 /// `agent status --json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Of this agent.
     pub version: String,
@@ -33,6 +33,9 @@ pub struct Status {
     pub bans: u64,
     /// Whether elastic limits give more than their rate at this moment; `null` if none is elastic.
     pub has_room: Option<bool>,
+    /// The process groups' names.
+    #[serde(default)]
+    pub groups: Vec<String>,
     /// What an operator should know.
     pub notes: Vec<String>,
 }

@@ -27,6 +27,9 @@ pub enum Profile {
     Debug,
 }
 
+/// The eBPF objects: limits on packets, and process groups.
+pub const OBJECTS: [&str; 2] = ["weir", "groups"];
+
 /// What a build leaves.
 pub struct Built {
     pub object: PathBuf,
@@ -38,29 +41,36 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
-    let functions = build_object(&workspace, &toolchain)?;
+    let objects = build_objects(&workspace, &toolchain)?;
     let built = build_agent(&workspace, profile)?;
-    print_sizes(&functions);
+    for (name, functions) in &objects {
+        print_sizes(name, functions);
+    }
     println!("built {} and {}", built.object.display(), built.agent.display());
     Ok(())
 }
 
 /// Builds object and agent; for the verbs that need both.
 pub fn all(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Result<Built> {
-    build_object(workspace, toolchain)?;
+    build_objects(workspace, toolchain)?;
     build_agent(workspace, profile)
 }
 
-fn build_object(workspace: &Workspace, toolchain: &Toolchain) -> Result<Vec<Function>> {
+fn build_objects(workspace: &Workspace, toolchain: &Toolchain) -> Result<Vec<(&'static str, Vec<Function>)>> {
     let mut build = toolchain.command(&toolchain.compiler.cargo, workspace);
-    build.args(["build", "--release", "--locked", "--package", "ebpf", "--bin", "weir"]);
+    build.args(["build", "--release", "--locked", "--package", "ebpf", "--bins"]);
     build.args(["-Zbuild-std=core", "--target", TARGET]);
     process::run(&mut build).context("building the kernel programs")?;
 
-    let linked = workspace.target.join("ebpf").join(TARGET).join("release").join("weir");
-    let bytes = fs::read(&linked).with_context(|| format!("reading the linked object {}", linked.display()))?;
-    let functions = object::check(&bytes).with_context(|| format!("checking the eBPF object {}", linked.display()))?;
-    place(&bytes, &workspace.object())?;
+    let mut functions = Vec::new();
+    for name in OBJECTS {
+        let linked = workspace.target.join("ebpf").join(TARGET).join("release").join(name);
+        let bytes = fs::read(&linked).with_context(|| format!("reading the linked object {}", linked.display()))?;
+        let checked =
+            object::check(&bytes).with_context(|| format!("checking the eBPF object {}", linked.display()))?;
+        functions.push((name, checked));
+        place(&bytes, &workspace.object(name))?;
+    }
     Ok(functions)
 }
 
@@ -76,7 +86,7 @@ fn place(bytes: &[u8], object: &Path) -> Result<()> {
 }
 
 fn build_agent(workspace: &Workspace, profile: Profile) -> Result<Built> {
-    let object = workspace.object();
+    let object = workspace.object(OBJECTS[0]);
     let mut build = workspace.cargo();
     build.args(["build", "--locked", "--package", "agent"]).env("WEIR_EBPF_OBJECT", &object);
     let folder = match profile {
@@ -90,8 +100,8 @@ fn build_agent(workspace: &Workspace, profile: Profile) -> Result<Built> {
     Ok(Built { object, agent: workspace.target.join(folder).join("agent") })
 }
 
-fn print_sizes(functions: &[Function]) {
-    println!("instructions  function");
+fn print_sizes(object: &str, functions: &[Function]) {
+    println!("instructions  function of {object}.o");
     let mut section = None;
     for function in functions {
         if section != Some(&function.section) {

@@ -43,7 +43,7 @@ fn check_kernel(workspace: &Workspace) -> Result<()> {
     let program = clippy_of(&toolchain.compiler, &mut apt)?;
     println!("lint: clippy on the kernel programs, for {TARGET}, with {}", program.display());
     let mut clippy = toolchain.command(&program, workspace);
-    clippy.args(["clippy", "--release", "--locked", "--package", "ebpf", "--bin", "weir"]);
+    clippy.args(["clippy", "--release", "--locked", "--package", "ebpf", "--bins"]);
     clippy.args(["-Zbuild-std=core", "--target", TARGET, "--", "-Dwarnings"]);
     process::run(&mut clippy).context("clippy on the kernel programs")
 }

@@ -1,0 +1,319 @@
+//! Process groups with the agent's own binary, on this host's cgroups: each limit by its effect, not by its file.
+
+mod host;
+mod limits;
+mod work;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use host::{Host, Worker, cgroups_of, hierarchies};
+use libtest_mimic::{Arguments, Trial};
+use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_gettime};
+use weir::host_load::HostLoad;
+
+/// Why a test cannot run here, if it cannot.
+type Obstacle = fn() -> Option<String>;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, work @ ..] = words.as_slice()
+        && first == "--work"
+    {
+        return work::run(work);
+    }
+    let tests: &[(&str, fn(), Obstacle)] = &[
+        ("a_busy_loop_has_its_percent_of_a_cpu", limits::cpu, nothing),
+        ("a_hog_is_stopped_at_its_memory", limits::memory, nothing),
+        ("a_fork_bomb_is_stopped_at_its_pids", limits::pids, nothing),
+        ("disks_are_held_to_bytes_and_operations_both_ways", limits::io, no_disk),
+        ("two_groups_share_a_cpu_by_their_weights", limits::weight, nothing),
+        ("memory_above_high_is_reclaimed", limits::high, no_memory_v2),
+        ("swap_is_held_to_its_share", limits::swap, no_memory_v2),
+        ("an_inner_node_with_processes_is_told", inner_node, no_memory_v2),
+        ("a_group_runs_on_its_cpus_only", limits::cpus, nothing),
+        ("what_a_group_sends_is_held_to_its_rate", limits::egress, no_unified),
+        ("what_a_group_receives_is_held_to_its_rate", limits::ingress, no_unified),
+        ("processes_are_in_their_group_soon_under_churn", churn, no_churn),
+        ("children_follow", children, nothing),
+        ("a_group_outlives_its_agent_and_the_next_one_goes_on", restart, nothing),
+        ("detaching_sends_processes_back_and_leaves_nothing", detach, nothing),
+        ("a_config_without_groups_ends_those_of_the_one_before", no_more_groups, no_bpffs),
+        ("a_group_can_be_frozen_thawed_and_killed", emergency, nothing),
+        ("what_cannot_be_held_is_told_and_the_rest_stands", notes, nothing),
+        ("an_elastic_group_gets_what_is_idle_and_gives_it_back", elastic, busy_host),
+    ];
+    let arguments = Arguments::from_args();
+    let common = common_obstacle();
+    let trials = tests
+        .iter()
+        .map(|(name, test, obstacle)| {
+            let (test, reason) = (*test, common.clone().or_else(obstacle));
+            if let Some(reason) = &reason {
+                eprintln!("skipped: {name}: {reason}");
+            }
+            Trial::test(*name, move || {
+                test();
+                Ok(())
+            })
+            .with_ignored_flag(reason.is_some())
+        })
+        .collect();
+    // The kernel patches its code when the first cpuset and the first CPU limit come and when the last go, and an emulated
+    // CPU may run into code that is being patched: one of each stays.
+    if is_virtual() {
+        let anchor = Path::new("/sys/fs/cgroup/weir-tests-anchor");
+        fs::create_dir_all(anchor).unwrap();
+        fs::write(anchor.join("cpu.max"), "50000 100000").unwrap();
+    }
+    // One after the other: they measure CPU time and disks.
+    let arguments = Arguments { test_threads: Some(1), ..arguments };
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn common_obstacle() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("process groups need root, for cgroups and BPF".to_owned());
+    }
+    if host::agent().is_none() {
+        return Some("it needs the agent that `cargo xtask build` leaves: run `cargo xtask test`".to_owned());
+    }
+    hierarchies().is_empty().then(|| "no cgroup hierarchy is mounted".to_owned())
+}
+
+fn nothing() -> Option<String> {
+    None
+}
+
+/// An agent without groups holds packets.
+fn no_bpffs() -> Option<String> {
+    (!Path::new("/sys/fs/bpf").exists()).then(|| "it needs bpffs mounted".to_owned())
+}
+
+fn no_unified() -> Option<String> {
+    let is_there = hierarchies().iter().any(|root| root.join("cgroup.controllers").exists());
+    let has_pins = Path::new("/sys/fs/bpf").exists();
+    (!is_there || !has_pins).then(|| "it needs the cgroup v2 hierarchy and bpffs mounted".to_owned())
+}
+
+fn no_churn() -> Option<String> {
+    let slow = is_virtual().then(|| "an emulated CPU does not start 1,000 processes a second".to_owned());
+    slow.or_else(no_unified)
+}
+
+/// Whether this is a virtual machine of `cargo xtask vm`.
+fn is_virtual() -> bool {
+    std::env::var_os("WEIR_VM").is_some()
+}
+
+/// What cgroup v1 cannot do, and swap, which is no test's to turn on elsewhere.
+fn no_memory_v2() -> Option<String> {
+    (!is_virtual()).then(|| "it needs memory under cgroup v2, and a disk to swap to: cargo xtask vm".to_owned())
+}
+
+fn no_disk() -> Option<String> {
+    (!is_virtual() && !Path::new("/dev/loop-control").exists())
+        .then(|| "it needs a loop device for a disk of its own".to_owned())
+}
+
+/// What is idle can only be given where something is: others build and test on this machine.
+fn busy_host() -> Option<String> {
+    let mut load = HostLoad::new().ok()?;
+    std::thread::sleep(Duration::from_secs(2));
+    let idle = load.sample().map_or(0.0, |sample| sample.idle);
+    (idle < 0.8).then(|| format!("it needs a host that is idle otherwise, and this one is to {:.0} %", idle * 100.0))
+}
+
+fn inner_node() {
+    let mut host = Host::new();
+    let parent = Path::new("/sys/fs/cgroup").join(host.cgroup("").trim_matches('/'));
+    fs::create_dir(&parent).unwrap();
+    let mut squatter = Guarded(Command::new("sleep").arg("60").spawn().unwrap());
+    fs::write(parent.join("cgroup.procs"), squatter.0.id().to_string()).unwrap();
+    host.start("", "pids = 20");
+    let notes = host.json(&["status"])["notes"].to_string();
+    assert!(notes.contains("cgroup.subtree_control") && notes.contains("inner cgroup"), "{notes}");
+    squatter.0.kill().unwrap();
+    squatter.0.wait().unwrap();
+}
+
+fn churn() {
+    let mut host = Host::new();
+    let short = host.path("short");
+    fs::copy("/bin/true", &short).unwrap();
+    host.start("", "pids = 500");
+    let mut churner = Worker::spawn(&std::env::current_exe().unwrap(), &["exec", short.to_str().unwrap()]);
+    let cgroup = host.cgroup("g");
+    let mut delays = Vec::new();
+    for _ in 0..200 {
+        let before = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap());
+        let mut probe = Worker::spawn(&host.worker(), &["probe", &cgroup]);
+        let line = probe.line();
+        assert_ne!(line, "missed", "a process that lived 200 ms was not put in its group");
+        delays.push(line.parse::<u128>().unwrap() - before.as_nanos());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    churner.end();
+    let (started, passed) = churner.numbers();
+    delays.sort_unstable();
+    let (median, late) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);
+    let told = format!("median {median} ns, 99th percentile {late} ns, at {:.0} a second", started * 1e9 / passed);
+    eprintln!("{told}");
+    assert!(started * 1e9 / passed >= 900.0, "{told}");
+    // From before the fork to after the move: more than from exec to being in the group.
+    assert!(median < 10_000_000 && late < 50_000_000, "{told}");
+}
+
+fn children() {
+    let mut host = Host::new();
+    let shell = Command::new("/bin/sh").args(["-c", "sleep 60 & sleep 60"]).spawn().unwrap();
+    let mut shell = Guarded(shell);
+    // By its number, which its children do not have; they were forked before there was an agent.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let children = || {
+        let pid = shell.0.id();
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
+    };
+    while children().len() < 2 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let more = format!("[[group]]\nname = \"h\"\nmatch = [{{ pid = {} }}]\n", shell.0.id());
+    host.start("", &format!("pids = 50\n{more}"));
+    for pid in children() {
+        assert!(cgroups_of(pid).iter().any(|line| line.ends_with(&host.cgroup("h"))), "{:?}", cgroups_of(pid));
+    }
+    let groups = host.json(&["groups"]);
+    assert_eq!(groups[1]["pids"].as_array().unwrap().len(), 3, "{groups}");
+    for pid in children() {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
+    }
+    shell.0.wait().unwrap();
+}
+
+/// A child that is killed when it is dropped.
+struct Guarded(std::process::Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn restart() {
+    let mut host = Host::new();
+    let lines = "cpu = { max = \"30%\" }\nnetwork = { egress = \"40Mbit/s\" }";
+    host.start("", lines);
+    let mut worker = host.spawn(&["busy", "4000"]);
+    worker.begin();
+    std::thread::sleep(Duration::from_millis(500));
+    let before = host.group()["cpu"]["usage_seconds"].as_f64().unwrap();
+    host.stop(Signal::SIGKILL);
+    // Nobody is there, and the limit holds.
+    let (used, passed) = worker.numbers();
+    assert!((0.27..=0.33).contains(&(used / passed)), "it had {:.1} % of a CPU", used / passed * 100.0);
+    host.start("", lines);
+    let after = host.group()["cpu"]["usage_seconds"].as_f64().unwrap();
+    assert!(before > 0.0 && after >= before && after * 1e9 >= used, "{before} {after} {used}");
+}
+
+fn detach() {
+    let mut host = Host::new();
+    let before = cgroups_of(std::process::id());
+    host.start("on_exit = \"detach\"", "pids = 50\nnetwork = { egress = \"40Mbit/s\" }");
+    let worker = host.spawn(&["sleep"]);
+    assert_ne!(cgroups_of(worker.id()), before);
+    assert!(host.has_remains());
+    host.stop(Signal::SIGTERM);
+    assert_eq!(cgroups_of(worker.id()), before, "{}", host.said());
+    assert!(!host.has_remains(), "{}", host.said());
+}
+
+fn no_more_groups() {
+    let mut host = Host::new();
+    let before = cgroups_of(std::process::id());
+    host.start("", "pids = 50");
+    let worker = host.spawn(&["sleep"]);
+    host.stop(Signal::SIGTERM);
+    assert_ne!(cgroups_of(worker.id()), before, "on_exit = \"keep\"");
+    // The next config has a group of another name, and the one after it none at all.
+    let other = host.path("other");
+    host.start("", &format!("pids = 50\n[[group]]\nname = \"h\"\nmatch = [{{ exe = {other:?} }}]\n"));
+    assert_eq!(host.group()["pids"], serde_json::json!([worker.id()]), "the next agent goes on with it");
+    host.stop(Signal::SIGTERM);
+    host.start_without_groups();
+    assert_eq!(cgroups_of(worker.id()), before, "{}", host.said());
+    assert!(!host.has_cgroups(), "{}", host.said());
+}
+
+fn emergency() {
+    let mut host = Host::new();
+    host.start("", "pids = 50");
+    let mut worker = host.spawn(&["busy", "2000"]);
+    worker.begin();
+    assert!(host.command(&["groups", "freeze", "g"]).status.success());
+    assert_eq!(host.group()["frozen"], true);
+    let jiffies = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", worker.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    // It may take the kernel a moment to stop every thread.
+    std::thread::sleep(Duration::from_millis(200));
+    let frozen = jiffies();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(jiffies(), frozen, "a frozen process ran");
+    assert!(host.command(&["groups", "thaw", "g"]).status.success());
+    let (used, _) = worker.numbers();
+    assert!(used > 0.0);
+    let mut sleeper = host.spawn(&["sleep"]);
+    assert!(host.command(&["groups", "kill", "g"]).status.success());
+    assert_eq!(sleeper.rest().1.signal(), Some(Signal::SIGKILL as i32));
+    let wrong = host.command(&["groups", "kill", "h"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is g"));
+}
+
+fn notes() {
+    let mut host = Host::new();
+    host.start("", "pids = 20\nio = [{ device = \"/dev/weir-none\", read = \"1MB/s\" }]\ncpu = { max = \"800000%\" }");
+    let notes = host.json(&["status"])["notes"].to_string();
+    for part in ["/dev/weir-none cannot be found", "cpu max 800000%", "no process has matched yet"] {
+        assert!(notes.contains(part), "{part} is missing from {notes}");
+    }
+    let mut worker = host.spawn(&["fork", "100"]);
+    worker.begin();
+    assert_eq!(worker.line(), "19");
+    let checked = Command::new(host::agent().unwrap()).arg("check").arg(host.path("limits.toml")).output().unwrap();
+    assert!(checked.status.success());
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("/dev/weir-none"), "{checked:?}");
+}
+
+fn elastic() {
+    let mut host = Host::new();
+    host.start("", "cpu = { max = \"20%\", elastic = true }");
+    let mut worker = host.spawn(&["busy", "20000"]);
+    worker.begin();
+    let share = || host.group()["cpu"]["max_percent"].as_f64().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while share() < 90.0 {
+        assert!(Instant::now() < deadline, "it was given {} %", share());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // Somebody else needs every CPU.
+    let own = std::env::current_exe().unwrap();
+    let count = std::thread::available_parallelism().unwrap().get();
+    let mut others: Vec<Worker> = (0..count).map(|_| Worker::spawn(&own, &["busy", "6000"])).collect();
+    others.iter_mut().for_each(Worker::begin);
+    let start = Instant::now();
+    while share() > 20.0 {
+        assert!(start.elapsed() < Duration::from_secs(2), "it still has {} %", share());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

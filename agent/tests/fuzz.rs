@@ -19,8 +19,11 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 /// How long all fuzzers together run unless told otherwise.
 const DEFAULT: Duration = Duration::from_secs(5);
 
+/// One round with values from a source.
+type Fuzzer = fn(&mut Source);
+
 fn main() {
-    let fuzzers: [(&str, fn(&mut Source)); 4] = [
+    let fuzzers: [(&str, Fuzzer); 4] = [
         ("frames_of_any_bytes_are_parsed_without_reading_past_the_end", frame),
         ("headers_in_any_order_hide_no_address", headers),
         ("configs_of_any_text_are_errors_with_a_place_or_valid", config),
@@ -61,7 +64,7 @@ impl Source {
 }
 
 /// Rounds until the time is over, or of one seed if `WEIR_FUZZ_SEED` names it.
-fn run(fuzzer: fn(&mut Source), time: Duration) -> u64 {
+fn run(fuzzer: Fuzzer, time: Duration) -> u64 {
     if let Some(seed) = std::env::var("WEIR_FUZZ_SEED").ok().and_then(|text| text.parse().ok()) {
         fuzzer(&mut Source::new(seed));
         return 1;

@@ -383,7 +383,7 @@ impl Size {
         if payload == 0 || bytes <= headers {
             return Self::of_one(bytes);
         }
-        let packets = (bytes - headers + payload - 1) / payload;
+        let packets = (bytes - headers).div_ceil(payload);
         Self { packets, bytes: bytes + (packets - 1) * headers }
     }
 

@@ -145,7 +145,7 @@ fn a_limit_that_shapes_spaces_packets_and_refuses_what_the_queue_does_not_hold()
         let memory = Memory::new(rules, 16, 4, 0);
         let span = RuleSpan { first: 0, count: count as u32 };
         for turn in 0..5 {
-            let departure = memory.clock.load(SeqCst) + (turn * 100_000_000 << 8);
+            let departure = memory.clock.load(SeqCst) + ((turn * 100_000_000) << 8);
             let passage = Passage { marked_by: Passage::UNMARKED, departure };
             assert_eq!(judge(&&memory, span, &source(1)), Verdict::Pass(passage));
         }

@@ -48,7 +48,7 @@ fn protocol() {
         (from(7).payload(47, &[0; 20]).build(), 17),
     ];
     for (frame, count) in &sent {
-        burst(&network, &[frame.clone()], *count);
+        burst(&network, std::slice::from_ref(frame), *count);
     }
     let counted = |name: &str| agent.counts(name).0;
     assert_eq!([counted("tcp"), counted("udp"), counted("icmp"), counted("any")], [7, 15, 23, 62]);
@@ -128,7 +128,7 @@ fn requests() {
     ];
     let (mut requests, mut connections) = (0, 0);
     for (nth, (frame, is_request, is_connection)) in sent.iter().enumerate() {
-        burst(&network, &[frame.clone()], 1);
+        burst(&network, std::slice::from_ref(frame), 1);
         requests += is_request;
         connections += is_connection;
         assert_eq!((agent.counts("requests").0, agent.counts("connections").0), (requests, connections), "frame {nth}");

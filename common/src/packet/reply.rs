@@ -227,7 +227,7 @@ fn is_between_two_hosts(packet: &Packet) -> bool {
         let source = u32::from_be(packet.source.ipv4_memory());
         let destination = u32::from_be(packet.destination.ipv4_memory());
         // Below 1.0.0.0 and from 224.0.0.0 on nobody lives.
-        source >= 1 << 24 && source < 224 << 24 && destination < 224 << 24
+        (1 << 24..224 << 24).contains(&source) && destination < 224 << 24
     } else {
         let first = |hi: u64| u64::from_be(hi) >> 56;
         let is_unspecified = packet.source.hi == 0 && packet.source.lo == 0;

@@ -1,7 +1,8 @@
 //! Where packets are held: by traffic control, on their way out, on tunnels, in several buffers.
 
-use std::io::Write;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
 
 use common::packet::build::Frame;
 use nix::sys::signal::Signal;
@@ -15,6 +16,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("tags_hide_nobody_from_traffic_control", tagged),
     ("what_leaves_is_held_by_its_destination", egress),
     ("what_is_cut_up_later_counts_as_what_it_will_be", segments),
+    ("a_request_that_leaves_is_seen_though_it_lies_apart_from_its_headers", scattered),
     ("a_tunnel_is_held_without_an_ethernet_header", tunnel),
     ("where_xdp_cannot_be_traffic_control_is_and_status_says_so", fallback),
     ("frames_in_several_buffers_count_whole", jumbo),
@@ -121,6 +123,26 @@ fn segments() {
     assert_eq!(agent.counts("packets"), (30, 20));
     assert_eq!(agent.limit("packets")["passed"]["bytes"], 30 * 1_042);
     assert_eq!(receiver.counts()[1], 30);
+}
+
+fn scattered() {
+    let network = Network::new();
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"calls\"\ndirection = \"egress\"\nrate = \"1/h\"\nburst = 100\nunit = \"requests\"\n",
+    );
+    let listener = network.in_client(|| TcpListener::bind("10.77.0.2:9000").unwrap());
+    let mut stream = network.in_server(|| TcpStream::connect("10.77.0.2:9000").unwrap());
+    let (mut peer, _) = listener.accept().unwrap();
+    stream.set_nodelay(true).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    // The stack keeps a segment's payload apart from its headers. One at a time, so that each begins a segment.
+    for text in ["GET / HTTP/1.1\r\n\r\n", "neither a request\r\n", "PUT /a HTTP/1.1\r\n\r\n"] {
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut buffer = vec![0; text.len()];
+        peer.read_exact(&mut buffer).unwrap();
+    }
+    assert_eq!(agent.counts("calls"), (2, 0));
 }
 
 fn tunnel() {

@@ -66,9 +66,12 @@ pub fn ban(
     let mut all = Banned { banned: 0 };
     for part in prefixes.chunks(MOST_ORDERS) {
         let orders = part.iter().map(|prefix| BanOrder { cidr: prefix.to_string(), for_seconds }).collect();
-        let some: Banned = client
-            .ask(&Request::Ban { orders })
-            .with_context(|| format!("{} of {} are banned; the next failed", all.banned, prefixes.len()))?;
+        let some: Banned = match client.ask(&Request::Ban { orders }) {
+            Err(error) if all.banned > 0 => {
+                return Err(error).context(format!("{} of {} are banned; the next failed", all.banned, prefixes.len()));
+            }
+            some => some?,
+        };
         all.banned += some.banned;
     }
     match Print::from(options.json) {

@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::{Print, USAGE, table};
 use crate::compile::plan;
 use crate::config;
-use crate::config::policy::Config;
+use crate::config::policy::{Action, Config};
 use crate::config::policy_group::Group;
-use crate::datapath::interface_names;
+use crate::datapath::{interface_names, lacking_for_shape};
 use crate::groups;
 use crate::stats::LimitDefinition;
 
@@ -123,6 +123,10 @@ fn lacking(config: &Config) -> Vec<String> {
     }
     if !config.limits.is_empty() && !Path::new("/sys/fs/bpf").exists() {
         lacking.push("BPF: there is no /sys/fs/bpf".to_owned());
+    }
+    if config.limits.iter().any(|limit| limit.action == Action::Shape) {
+        let held = names.iter().filter(|name| config.agent.interfaces.iter().any(|pattern| pattern.matches(name)));
+        lacking.extend(held.filter_map(|name| lacking_for_shape(name)).map(|why| format!("spacing: {why}")));
     }
     lacking.extend(groups::lacking(config));
     lacking

@@ -196,22 +196,28 @@ impl Datapath {
         if self.settings.shape_in_use == 0 {
             return Vec::new();
         }
-        self.attached
-            .iter()
-            .filter_map(|attached| {
-                let kinds = device::queueing(attached.index).unwrap_or_default();
-                let is_fair = !kinds.is_empty() && kinds.iter().all(|kind| kind == "fq" || kind == "mq");
-                (!is_fair || !kinds.iter().any(|kind| kind == "fq")).then(|| {
-                    let name = &attached.interface;
-                    let present = if kinds.is_empty() { "none".to_owned() } else { kinds.join(", ") };
-                    format!(
-                        "{name} does not space packets out, since its queueing discipline is {present} and not fq: what \
-                         is above a limit that shapes is still dropped; for spacing, tc qdisc replace dev {name} root fq"
-                    )
-                })
-            })
-            .collect()
+        self.attached.iter().filter_map(|attached| spacing_obstacle(&attached.interface, attached.index)).collect()
     }
+}
+
+/// Why an interface does not space out what it sends, if it does not.
+fn spacing_obstacle(interface: &str, index: u32) -> Option<String> {
+    let kinds = device::queueing(index).unwrap_or_default();
+    let is_fair = kinds.iter().any(|kind| kind == "fq") && kinds.iter().all(|kind| kind == "fq" || kind == "mq");
+    let present = if kinds.is_empty() { "none".to_owned() } else { kinds.join(", ") };
+    (!is_fair).then(|| {
+        format!(
+            "{interface} does not space packets out, since its queueing discipline is {present} and not fq: what is above \
+             a limit that shapes is still dropped; for spacing, tc qdisc replace dev {interface} root fq"
+        )
+    })
+}
+
+/// What an interface lacks for limits that shape.
+#[must_use]
+pub fn lacking_for_shape(interface: &str) -> Option<String> {
+    let index = nix::net::if_::if_nametoindex(interface).ok()?;
+    spacing_obstacle(interface, index)
 }
 
 impl Attached {

@@ -15,7 +15,9 @@ mod traffic_control;
 
 pub use bans::{BanEntry, Bans};
 pub use error::{AttachError, LoadError};
-pub use interface::{AttachMode, Attached, default_route_interfaces, names as interface_names, release_others};
+pub use interface::{
+    AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
+};
 pub use pins::{Inherited, PinDirectory};
 pub use release::is_kernel_too_old;
 pub use sources::{SlotView, Sources};

@@ -164,6 +164,8 @@ fn shape() {
         "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 20\nprotocol = \"udp\"\n\
          algorithm = \"leaky-bucket\"\naction = \"shape\"\n",
     );
+    let checked = network.command(&["check", network.folder.path().join("limits.toml").to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("this host lacks: spacing"), "{checked:?}");
     let status = agent.json(&["status"]);
     let note = status["notes"][0].as_str().unwrap();
     assert!(note.contains("root fq") && note.contains("weir0"), "{note}");

@@ -58,7 +58,8 @@ fn main() {
         many_rules();
         Ok(())
     }));
-    let others: [(&str, fn()); 3] = [
+    let others: [(&str, fn()); 4] = [
+        ("the_verifier_is_done_well_before_it_gives_up", budget),
         ("answers_of_both_hooks_are_those_of_the_function", answers),
         ("an_elastic_limit_gives_more_while_the_agent_says_there_is_room", elastic),
         ("packets_that_are_shaped_leave_one_after_the_other", shape),
@@ -431,4 +432,27 @@ fn shape() {
     assert_eq!(send(0).0, TC_ACT_SHOT, "the queue is full");
     assert_eq!(send(10_000_000), (TC_ACT_UNSPEC, 90_000_000, 7));
     assert_eq!(send(1_000_000_000), (TC_ACT_UNSPEC, 0, 7), "an empty queue makes nobody wait");
+}
+
+/// What the verifier may go through: it gives up at a million, and kernels differ by a fifth.
+const BUDGET: u32 = 800_000;
+
+fn budget() {
+    let plain = "[[limit]]\nname = \"a\"\nrate = \"1/s\"\n".to_owned();
+    let rich = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
+        [[limit]]\nname = \"a\"\nrate = \"1/s\"\nports = [53]\nthrottle = { elastic = { up_to = 2.0 } }\n\
+        [[limit]]\nname = \"b\"\nrate = \"5/s\"\nalgorithm = \"sliding-window\"\nunit = \"requests\"\naction = \"reject\"\n\
+        [[limit]]\nname = \"c\"\nrate = \"5/s\"\nalgorithm = \"sliding-log\"\ntiers = [\"9/min\"]\nkey = \"source-port\"\n\
+        [[limit]]\nname = \"d\"\nrate = \"5/s\"\nalgorithm = \"fixed-window\"\naction = \"mark\"\n"
+        .to_owned();
+    for (what, limits) in [("one limit", plain), ("every feature", rich)] {
+        let pins = Pins::new();
+        let mut datapath = load(&image(&limits), &pins);
+        for entry in [Entry::Xdp, Entry::Tc, Entry::TcIp] {
+            datapath.prepare(entry).unwrap_or_else(|error| panic!("{what}, {entry:?}: {error}"));
+            let Some(count) = datapath.verified_instructions(entry).unwrap() else { continue };
+            println!("{what}, {entry:?}: {count} instructions verified");
+            assert!(count <= BUDGET, "{what}, {entry:?}: {count} instructions");
+        }
+    }
 }

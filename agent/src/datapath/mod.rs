@@ -229,6 +229,21 @@ impl Datapath {
         .map_err(|error| LoadError::from_program(name, error))
     }
 
+    /// How many instructions the verifier went through for a prepared entry point, on all ways together. It gives up at
+    /// a million. `None` where the kernel does not tell (before Linux 5.16).
+    ///
+    /// # Errors
+    ///
+    /// When the object is not ours, or the entry point not prepared.
+    pub fn verified_instructions(&self, entry: Entry) -> Result<Option<u32>, LoadError> {
+        let info = match self.ebpf.program(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)? {
+            Program::Xdp(program) => program.info()?,
+            Program::SchedClassifier(program) => program.info()?,
+            _ => return Err(LoadError::ForeignObject),
+        };
+        Ok(info.verified_instruction_count())
+    }
+
     /// Runs a prepared entry point on given packets.
     ///
     /// # Errors

@@ -1,5 +1,37 @@
 //! Bounds-checked access to a frame, as each hook hands it over.
 
+/// The reads of [`Bytes`] for a frame that has a bounds-checked `at` and a `context`.
+macro_rules! bounded_reads {
+    () => {
+        #[inline(always)]
+        fn u8(&self, offset: usize) -> Option<u8> {
+            self.at(offset)
+        }
+
+        #[inline(always)]
+        fn u16(&self, offset: usize) -> Option<u16> {
+            self.at(offset).map(u16::from_be)
+        }
+
+        #[inline(always)]
+        fn u32(&self, offset: usize) -> Option<u32> {
+            self.at(offset)
+        }
+
+        #[inline(always)]
+        fn u64(&self, offset: usize) -> Option<u64> {
+            self.at(offset)
+        }
+
+        #[inline(always)]
+        fn forget(&self, offset: usize) -> usize {
+            // SAFETY: the context is the one the program was called with.
+            unsafe { $crate::context::unknown(&raw const (*self.context).data, offset) }
+        }
+    };
+}
+use bounded_reads;
+
 mod tc;
 mod xdp;
 

@@ -52,31 +52,7 @@ impl XdpFrame {
 }
 
 impl Bytes for XdpFrame {
-    #[inline(always)]
-    fn u8(&self, offset: usize) -> Option<u8> {
-        self.at(offset)
-    }
-
-    #[inline(always)]
-    fn u16(&self, offset: usize) -> Option<u16> {
-        self.at(offset).map(u16::from_be)
-    }
-
-    #[inline(always)]
-    fn u32(&self, offset: usize) -> Option<u32> {
-        self.at(offset)
-    }
-
-    #[inline(always)]
-    fn u64(&self, offset: usize) -> Option<u64> {
-        self.at(offset)
-    }
-
-    #[inline(always)]
-    fn forget(&self, offset: usize) -> usize {
-        // SAFETY: the context is the one the program was called with.
-        unsafe { super::unknown(&raw const (*self.context).data, offset) }
-    }
+    super::bounded_reads!();
 
     #[inline(always)]
     fn length(&self) -> u32 {

@@ -1,29 +1,36 @@
 //! From a packet to the rules it is held to.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
 use common::ban::Ban;
 use common::counters::Bypass;
 use common::packet::{Direction, Packet, Protocol};
-use common::rule::{RuleSpan, Subject};
+use common::rule::{RuleSpan, Size, Subject};
 use common::settings::{PortSpans, PrefixEntry, span_index};
 
 use crate::atomics;
 use crate::maps::{BANS, PORTS, PREFIXES, RUNTIME, setting};
 use crate::throttle::Kernel;
 
-/// The rules for a packet, or why there are none. Fills in what they look at, but for size and interface.
+/// The rules for a packet, or why there are none. Fills in what they look at, if there are any.
 #[inline(always)]
-pub fn classify(packet: &Packet, subject: &mut Subject) -> Result<RuleSpan, Bypass> {
+pub fn classify(
+    packet: &Packet,
+    direction: Direction,
+    interface: u32,
+    size: Size,
+    subject: &mut MaybeUninit<Subject>,
+) -> Result<RuleSpan, Bypass> {
     if packet.is_essential {
         return Err(Bypass::Essential);
     }
-    let direction = if setting!(is_egress) != 0 { Direction::Egress } else { Direction::Ingress };
     let other = packet.other(direction);
     let entry = prefix_entry(other.octets());
     if entry.flags & PrefixEntry::NEVER_LIMIT != 0 {
         return Err(Bypass::NeverLimit);
     }
-    if is_banned(other.octets()) {
+    if direction == Direction::Ingress && is_banned(other.octets()) {
         return Err(Bypass::Banned);
     }
     if entry.flags & PrefixEntry::UNLIMITED != 0 {
@@ -35,11 +42,15 @@ pub fn classify(packet: &Packet, subject: &mut Subject) -> Result<RuleSpan, Bypa
         return Err(Bypass::Unlimited);
     }
     span.first += u32::from(entry.grade) * setting!(rules_per_grade);
-    subject.hi = other.hi;
-    subject.lo = other.lo;
-    subject.is_ipv4 = u32::from(packet.is_ipv4);
-    subject.local_port = u32::from(local_port.unwrap_or(0));
-    subject.class = entry.class;
+    subject.write(Subject {
+        hi: other.hi,
+        lo: other.lo,
+        is_ipv4: u32::from(packet.is_ipv4),
+        local_port: u32::from(local_port.unwrap_or(0)),
+        class: entry.class,
+        interface,
+        size,
+    });
     Ok(span)
 }
 
@@ -54,7 +65,7 @@ fn prefix_entry(address: [u8; 16]) -> PrefixEntry {
 /// Whether the source is banned; counts the packet if it is.
 #[inline(always)]
 fn is_banned(address: [u8; 16]) -> bool {
-    if setting!(is_egress) != 0 || RUNTIME.get(0).is_none_or(|runtime| runtime.bans == 0) {
+    if RUNTIME.get(0).is_none_or(|runtime| runtime.bans == 0) {
         return false;
     }
     let Some(ban) = BANS.get(&Prefix::new(128, address)) else { return false };

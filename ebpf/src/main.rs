@@ -12,13 +12,15 @@ mod context;
 mod maps;
 mod throttle;
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
 use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_md};
 use aya_ebpf::helpers::generated::bpf_redirect;
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use common::counters::Bypass;
-use common::packet::{Depth, Disposition, Link, parse};
+use common::packet::{Depth, Direction, Disposition, Link, parse};
 use common::rule::{Action, RuleSpan, Size, Subject};
 use common::settings::Mark;
 use common::throttle::{Host, Outcome, Passage, Verdict, judge};
@@ -56,9 +58,9 @@ pub fn weir_tc_ip(context: TcContext) -> i32 {
 
 #[inline(always)]
 fn express(context: *mut xdp_md) -> u32 {
-    let mut subject = Subject::default();
-    let found = look_at_driver_frame(context, &mut subject);
-    match hold(found, &subject) {
+    let (mut seen, mut subject) = (Seen::NOTHING, MaybeUninit::uninit());
+    let found = look_at_driver_frame(context, &mut seen, &mut subject);
+    match hold(found, &seen, &subject) {
         Fate::Passed(_) => XDP_PASS,
         Fate::Refused(Telling::Nothing) => XDP_DROP,
         Fate::Refused(Telling::Sender) => {
@@ -73,17 +75,17 @@ fn express(context: *mut xdp_md) -> u32 {
 
 #[inline(always)]
 fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
-    let mut subject = Subject::default();
-    let look = |subject: &mut Subject| match link {
-        Link::Ethernet => look_at_stack_frame(context, subject),
-        Link::RawIp => look_at_stack_packet(context, subject),
+    let (mut seen, mut subject) = (Seen::NOTHING, MaybeUninit::uninit());
+    let mut look = || match link {
+        Link::Ethernet => look_at_stack_frame(context, &mut seen, &mut subject),
+        Link::RawIp => look_at_stack_packet(context, &mut seen, &mut subject),
     };
-    let mut found = look(&mut subject);
+    let mut found = look();
     if found.0 == Found::INCOMPLETE.0 {
         TcFrame::gather(context);
-        found = look(&mut subject);
+        found = look();
     }
-    match hold(found, &subject) {
+    match hold(found, &seen, &subject) {
         Fate::Passed(passage) => {
             send_on(context, link, passage);
             // What comes after us in the chain has its say.
@@ -101,7 +103,7 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
             // An answer goes to where the packet came from: out again, or back up to the program that sent it.
             let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
             // SAFETY: the helper only takes note of the interface.
-            unsafe { bpf_redirect(subject.interface, flags) as i32 }
+            unsafe { bpf_redirect(seen.interface, flags) as i32 }
         }
     }
 }
@@ -110,24 +112,24 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
 // there is room for 512 bytes in all calls together.
 
 #[inline(never)]
-fn look_at_driver_frame(context: *mut xdp_md, subject: &mut Subject) -> Found {
+fn look_at_driver_frame(context: *mut xdp_md, seen: &mut Seen, subject: &mut MaybeUninit<Subject>) -> Found {
     // SAFETY: the context is the one the program was called with.
-    subject.interface = unsafe { (*context).ingress_ifindex };
-    look_at(&XdpFrame::new(context), Link::Ethernet, subject)
+    seen.interface = unsafe { (*context).ingress_ifindex };
+    look_at(&XdpFrame::new(context), Link::Ethernet, Direction::Ingress, seen, subject)
 }
 
 #[inline(never)]
-fn look_at_stack_frame(context: *mut __sk_buff, subject: &mut Subject) -> Found {
+fn look_at_stack_frame(context: *mut __sk_buff, seen: &mut Seen, subject: &mut MaybeUninit<Subject>) -> Found {
     // SAFETY: the context is the one the program was called with.
-    subject.interface = unsafe { (*context).ifindex };
-    look_at(&TcFrame::new(context), Link::Ethernet, subject)
+    seen.interface = unsafe { (*context).ifindex };
+    look_at(&TcFrame::new(context), Link::Ethernet, direction(), seen, subject)
 }
 
 #[inline(never)]
-fn look_at_stack_packet(context: *mut __sk_buff, subject: &mut Subject) -> Found {
+fn look_at_stack_packet(context: *mut __sk_buff, seen: &mut Seen, subject: &mut MaybeUninit<Subject>) -> Found {
     // SAFETY: the context is the one the program was called with.
-    subject.interface = unsafe { (*context).ifindex };
-    look_at(&TcFrame::new(context), Link::RawIp, subject)
+    seen.interface = unsafe { (*context).ifindex };
+    look_at(&TcFrame::new(context), Link::RawIp, direction(), seen, subject)
 }
 
 #[inline(never)]
@@ -184,10 +186,33 @@ impl Found {
     }
 }
 
-/// Parses and classifies.
+/// Which way packets go that come by traffic control; by XDP they only come in, which leaves it less to keep in mind.
 #[inline(always)]
-fn look_at(frame: &impl Frame, link: Link, subject: &mut Subject) -> Found {
-    subject.size = Size::of_one(frame.length());
+fn direction() -> Direction {
+    if setting!(is_egress) != 0 { Direction::Egress } else { Direction::Ingress }
+}
+
+/// What is known of any frame.
+struct Seen {
+    size: Size,
+    interface: u32,
+}
+
+impl Seen {
+    const NOTHING: Self = Self { size: Size::of_one(0), interface: 0 };
+}
+
+/// Parses and classifies. What the rules look at is filled in if there are any: clearing it for every frame would cost
+/// as much as a map look-up.
+#[inline(always)]
+fn look_at(
+    frame: &impl Frame,
+    link: Link,
+    direction: Direction,
+    seen: &mut Seen,
+    subject: &mut MaybeUninit<Subject>,
+) -> Found {
+    seen.size = Size::of_one(frame.length());
     let packet = match parse(frame, link, Depth::from_setting(setting!(depth))) {
         Ok(packet) => packet,
         Err(_) if frame.is_incomplete() => return Found::INCOMPLETE,
@@ -203,9 +228,9 @@ fn look_at(frame: &impl Frame, link: Link, subject: &mut Subject) -> Found {
     }
     let segment = frame.segment();
     if segment != 0 {
-        subject.size = Size::of_segments(frame.length(), packet.headers(frame), segment);
+        seen.size = Size::of_segments(frame.length(), packet.headers(frame), segment);
     }
-    match classify(&packet, subject) {
+    match classify(&packet, direction, seen.interface, seen.size, subject) {
         Ok(span) => Found::rules(span),
         Err(bypass) => Found::bypass(bypass),
     }
@@ -213,8 +238,10 @@ fn look_at(frame: &impl Frame, link: Link, subject: &mut Subject) -> Found {
 
 /// Decides and counts.
 #[inline(always)]
-fn hold(found: Found, subject: &Subject) -> Fate {
+fn hold(found: Found, seen: &Seen, subject: &MaybeUninit<Subject>) -> Fate {
     if found.0 & Found::BYPASS == 0 {
+        // SAFETY: rules were found, and with them this was filled in; the verifier checks as much.
+        let subject = unsafe { subject.assume_init_ref() };
         return match judge(&Kernel, found.span(), subject) {
             Verdict::Pass(passage) => Fate::Passed(passage),
             Verdict::Refuse(rule) => Fate::Refused(telling(rule)),
@@ -227,7 +254,7 @@ fn hold(found: Found, subject: &Subject) -> Fate {
         (true, 0) => Outcome::Throttled,
         (true, _) => Outcome::WouldThrottle,
     };
-    Kernel.count(bypass, outcome, subject.size);
+    Kernel.count(bypass, outcome, seen.size);
     if outcome == Outcome::Throttled { Fate::Refused(Telling::Nothing) } else { Fate::Passed(Passage::FREE) }
 }
 

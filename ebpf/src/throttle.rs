@@ -313,6 +313,9 @@ extern "C" fn weir_claim(set: u32, tag: u64, now: u64, life: u64) -> u64 {
     outcome << 32 | u64::from(claim.slot)
 }
 
+/// What is remembered of a key at first. Not on the stack, where there is no room for it.
+static UNSEEN: Sighted = Sighted { passed: 0, refused: 0, refused_at: 0, seen_at: 0, refused_by: 0, _pad: 0 };
+
 /// One packet in 64 of a key comes here, so it is kept out of the way of the others.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -325,9 +328,9 @@ extern "C" fn weir_sight(key: *const Key, rule: u32, refused: u32, weight: u32) 
     let key = &unsafe { *key };
     let now = Kernel::nanoseconds();
     if SIGHTINGS.get_ptr(key).is_none() {
-        let sighted = Sighted { passed: 0, refused: 0, refused_at: 0, seen_at: now, refused_by: rule, _pad: 0 };
         // If the map is full of keys that are looked at right now, this one is not told of.
-        let _ = SIGHTINGS.insert(key, sighted, 0);
+        let unseen: &Sighted = &UNSEEN;
+        let _ = SIGHTINGS.insert(key, unseen, 0);
     }
     let Some(sighted) = SIGHTINGS.get_ptr_mut(key) else { return 0 };
     // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key at the same

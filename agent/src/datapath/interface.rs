@@ -1,6 +1,8 @@
 //! Interfaces and the hooks on them.
 
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
@@ -13,6 +15,11 @@ use super::pins::{Holder, Hook};
 use super::traffic_control::TcHold;
 use super::{Datapath, Entry, device, traffic_control};
 use crate::config::policy::Attach;
+
+/// A link whose pin was removed, just now or by `agent detach` a moment ago, lets go of its hook when the kernel gets
+/// round to it, which is soon and not at once.
+const LETTING_GO: Duration = Duration::from_secs(1);
+const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// How a program is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,10 +116,14 @@ impl Datapath {
         let (link, is_new) = match take_over(program, &pin) {
             Some(link) => (link, false),
             None => {
-                let link = program
-                    .attach_to_if_index(index, mode)
-                    .and_then(|id| program.take_link(id))
-                    .map_err(|error| AttachError::from_program(interface, error))?;
+                let deadline = Instant::now() + LETTING_GO;
+                let link = loop {
+                    let attached = program.attach_to_if_index(index, mode).and_then(|id| program.take_link(id));
+                    match attached.map_err(|error| AttachError::from_program(interface, error)) {
+                        Err(AttachError::Taken { .. }) if Instant::now() < deadline => thread::sleep(A_MOMENT),
+                        attached => break attached?,
+                    }
+                };
                 let link = FdLink::try_from(link).map_err(|error| AttachError::pin(interface, &error))?;
                 (pinned(link, &pin, interface)?, true)
             }

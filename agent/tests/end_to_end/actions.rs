@@ -95,7 +95,8 @@ fn answers() {
         let before = network.in_client(icmp_unreachables);
         let start = Instant::now();
         burst(network, &[udp_from(2)], 20_000);
-        let most = 100.0 + 1_000.0 * start.elapsed().as_secs_f64();
+        // The one that passes is answered as well, by the server: nobody listens there.
+        let most = 1.0 + 100.0 + 1_000.0 * start.elapsed().as_secs_f64();
         assert_eq!(agent.counts("d"), (1, 19_999));
         let answered = network.in_client(icmp_unreachables) - before;
         assert!(answered >= 100, "only {answered} were answered");

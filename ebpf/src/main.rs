@@ -76,15 +76,11 @@ fn express(context: *mut xdp_md) -> u32 {
 #[inline(always)]
 fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
     let (mut seen, mut subject) = (Seen::NOTHING, MaybeUninit::uninit());
-    let mut look = || match link {
+    TcFrame::gather(context, link);
+    let found = match link {
         Link::Ethernet => look_at_stack_frame(context, &mut seen, &mut subject),
         Link::RawIp => look_at_stack_packet(context, &mut seen, &mut subject),
     };
-    let mut found = look();
-    if found.0 == Found::INCOMPLETE.0 {
-        TcFrame::gather(context);
-        found = look();
-    }
     match hold(found, &seen, &subject) {
         Fate::Passed(passage) => {
             send_on(context, link, passage);
@@ -167,8 +163,6 @@ struct Found(u64);
 
 impl Found {
     const BYPASS: u64 = 1 << 63;
-    /// The headers have to be gathered first. If they cannot be, the packet is one that hides its address.
-    const INCOMPLETE: Self = Self(Self::BYPASS | Bypass::Malformed as u64 | 1 << 32);
 
     #[inline(always)]
     const fn rules(span: RuleSpan) -> Self {
@@ -215,7 +209,6 @@ fn look_at(
     seen.size = Size::of_one(frame.length());
     let packet = match parse(frame, link, Depth::from_setting(setting!(depth))) {
         Ok(packet) => packet,
-        Err(_) if frame.is_incomplete() => return Found::INCOMPLETE,
         Err(unparsed) => {
             return Found::bypass(match unparsed.disposition() {
                 Disposition::Pass => Bypass::NotIp,
@@ -223,9 +216,6 @@ fn look_at(
             });
         }
     };
-    if frame.is_incomplete() {
-        return Found::INCOMPLETE;
-    }
     let segment = frame.segment();
     if segment != 0 {
         seen.size = Size::of_segments(frame.length(), packet.headers(frame), segment);

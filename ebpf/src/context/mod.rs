@@ -44,9 +44,6 @@ use core::arch::asm;
 
 /// A frame that the program may change.
 pub trait Frame: Bytes {
-    /// Whether something that was asked for is in the packet, and only not where it can be read.
-    fn is_incomplete(&self) -> bool;
-
     /// Bytes of payload in each packet that the frame stands for; 0 if it is one packet.
     fn segment(&self) -> u32;
 

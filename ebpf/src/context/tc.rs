@@ -1,13 +1,12 @@
 //! A frame as the network stack hands it over: a socket buffer, of which a part may lie elsewhere.
 
-use core::cell::Cell;
-
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes};
-use common::packet::Bytes;
 use common::packet::reply::{LONGEST_REPLY, Reply};
+use common::packet::{Bytes, Depth, Link};
 
 use super::Frame;
+use crate::maps::setting;
 
 /// No header that is looked at ends further in: link header, tags, and as far as the parser follows extension headers.
 const HEADERS: u32 = 1_152;
@@ -16,7 +15,6 @@ const HEADERS: u32 = 1_152;
 pub struct TcFrame {
     start: usize,
     end: usize,
-    has_missed: Cell<bool>,
     context: *mut __sk_buff,
 }
 
@@ -25,7 +23,7 @@ impl TcFrame {
     pub fn new(context: *mut __sk_buff) -> Self {
         // SAFETY: the context is the one the program was called with.
         let (start, end) = unsafe { ((*context).data as usize, (*context).data_end as usize) };
-        Self { start, end, has_missed: Cell::new(false), context }
+        Self { start, end, context }
     }
 
     /// The value at `offset`, if it lies within the linear part of the buffer.
@@ -33,19 +31,55 @@ impl TcFrame {
     fn at<T: Copy>(&self, offset: usize) -> Option<T> {
         let at = self.start + offset;
         if at + size_of::<T>() > self.end {
-            self.has_missed.set(true);
             return None;
         }
         // SAFETY: the range was just checked against the end of the linear part; see `XdpFrame::at`.
         Some(unsafe { *(at as *const T) })
     }
 
-    /// Makes the headers part of the linear part of a buffer. Every pointer into the packet is void afterwards.
+    /// Makes the headers part of the linear part of a buffer, unless they surely are: nothing is hidden by lying apart.
+    /// Every pointer into the packet is void afterwards.
     #[inline(always)]
-    pub fn gather(context: *mut __sk_buff) {
+    pub fn gather(context: *mut __sk_buff, link: Link) {
+        let frame = Self::new(context);
+        let length = frame.length();
+        if frame.linear() >= length as usize || frame.linear() >= HEADERS as usize || frame.is_plain(link) {
+            return;
+        }
         // SAFETY: the context is the one the program was called with. If there is no memory for it, the packet is judged
         // by what can be seen of it.
-        unsafe { bpf_skb_pull_data(context, (*context).len.min(HEADERS)) };
+        unsafe { bpf_skb_pull_data(context, length.min(HEADERS)) };
+    }
+
+    #[inline(always)]
+    fn linear(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether the headers are those of most packets, and all in the linear part. The stack keeps the payload of what it
+    /// sends apart, and gathering it for every packet would cost a copy.
+    #[inline(always)]
+    fn is_plain(&self, link: Link) -> bool {
+        const WITHOUT_OPTIONS: u16 = 0x45;
+        const IPV4_AND_TCP: usize = 20 + 20;
+        const IPV6_AND_TCP: usize = 40 + 20;
+        if Depth::from_setting(setting!(depth)) >= Depth::Requests {
+            return false;
+        }
+        let (is_ipv4, network) = match (link, self.u16(12), self.u16(0)) {
+            (Link::Ethernet, Some(0x0800), _) => (true, 14),
+            (Link::Ethernet, Some(0x86dd), _) => (false, 14),
+            (Link::RawIp, _, Some(start)) => (start >> 12 == 4, 0),
+            _ => return false,
+        };
+        if is_ipv4 {
+            self.u16(network).is_some_and(|start| start >> 8 == WITHOUT_OPTIONS)
+                && self.linear() >= network + IPV4_AND_TCP
+        } else {
+            // TCP, UDP and ICMPv6 without extension headers before them.
+            self.u16(network + 6).is_some_and(|next| matches!(next >> 8, 6 | 17 | 58))
+                && self.linear() >= network + IPV6_AND_TCP
+        }
     }
 
     /// Sends the packet no earlier than at this instant of the monotonic clock, in nanoseconds. It takes the queueing
@@ -110,11 +144,6 @@ impl Bytes for TcFrame {
 }
 
 impl Frame for TcFrame {
-    #[inline(always)]
-    fn is_incomplete(&self) -> bool {
-        self.has_missed.get() && self.end - self.start < self.length() as usize
-    }
-
     #[inline(always)]
     fn segment(&self) -> u32 {
         // SAFETY: the context is the one the program was called with.

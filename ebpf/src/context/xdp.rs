@@ -66,12 +66,6 @@ impl Bytes for XdpFrame {
 
 impl Frame for XdpFrame {
     #[inline(always)]
-    fn is_incomplete(&self) -> bool {
-        // Drivers put the headers into the first buffer, and there is no way to gather more of them there.
-        false
-    }
-
-    #[inline(always)]
     fn segment(&self) -> u32 {
         0
     }

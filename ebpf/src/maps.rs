@@ -7,6 +7,7 @@ use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::counters::{Counters, Sighted, TableCounters};
 use common::key::Key;
+use common::packet::reply::Reply;
 use common::rule::Rule;
 use common::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
 use common::table::ELEMENT_WORDS;
@@ -67,6 +68,10 @@ pub static RUNTIME: Array<Runtime, 1, POLICY> = Array::new();
 /// A packet with several rules, while it is judged.
 #[btf_map]
 pub static HEARING: PerCpuArray<Hearing, 1> = PerCpuArray::new();
+
+/// An answer, while it is written: kept off the stack.
+#[btf_map]
+pub static REPLY: PerCpuArray<Reply, 1> = PerCpuArray::new();
 
 /// The state of the bucket that all answers share.
 #[btf_map]

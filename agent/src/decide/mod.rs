@@ -8,6 +8,7 @@ mod engine;
 mod escalation;
 mod fingerprint;
 mod formula;
+mod functions;
 mod grpc;
 mod headers;
 mod http;

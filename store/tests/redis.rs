@@ -218,6 +218,24 @@ fn what_the_store_says_is_told() {
     assert!(SlidingLog::new(server.store(TIMEOUT), long).is_err());
 }
 
+/// With the feature `tls` or without: an error in time, whether who answers speaks no TLS or does not answer at all.
+#[test]
+fn a_store_that_speaks_no_tls_is_an_error_in_time() {
+    let server = Server::start();
+    let address = server.address().replace("redis://", "rediss://");
+    let start = Instant::now();
+    let timeout = Duration::from_millis(300);
+    let ask = || {
+        let store = Store::single(&address, timeout)?;
+        FixedWindow::new(store, Limit::new("test", 5, timeout).unwrap()).unwrap().record("alice", 1)
+    };
+    assert!(ask().is_err());
+    server.pause();
+    assert!(ask().is_err());
+    server.go_on();
+    assert!(start.elapsed() < 4 * timeout + Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
 /// Keys of one limit on all nodes, each found by whoever asks.
 #[cfg(feature = "cluster")]
 #[test]

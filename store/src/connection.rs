@@ -16,6 +16,12 @@ pub enum StoreError {
         /// Why it is none.
         error: RedisError,
     },
+    /// The crate was built without its feature `tls`.
+    #[error("{address:?} wants TLS: build the crate `store` with its feature `tls`")]
+    NoTls {
+        /// What was given.
+        address: String,
+    },
     /// It cannot be reached, or did not answer in time.
     #[error("the store at {address} does not answer: {error}")]
     Away {
@@ -58,6 +64,7 @@ impl Store {
     ///
     /// When `address` is none.
     pub fn single(address: &str, timeout: Duration) -> Result<Self, StoreError> {
+        provide_tls(&[address])?;
         let client = redis::Client::open(address)
             .map_err(|error| StoreError::Address { address: without_password(address), error })?;
         Ok(Self { client: Client::Single(client), address: without_password(address), timeout })
@@ -71,6 +78,7 @@ impl Store {
     /// When one of `addresses` is none.
     #[cfg(feature = "cluster")]
     pub fn cluster(addresses: &[&str], timeout: Duration) -> Result<Self, StoreError> {
+        provide_tls(addresses)?;
         let listed = addresses.iter().map(|address| without_password(address)).collect::<Vec<_>>().join(", ");
         let client = redis::cluster::ClusterClientBuilder::new(addresses.iter().copied())
             .connection_timeout(timeout)
@@ -100,6 +108,23 @@ impl Store {
             }
         }
     }
+}
+
+/// Sees that there is TLS for the addresses that want it.
+fn provide_tls(addresses: &[&str]) -> Result<(), StoreError> {
+    let Some(_address) =
+        addresses.iter().find(|address| address.starts_with("rediss:") || address.starts_with("valkeys:"))
+    else {
+        return Ok(());
+    };
+    #[cfg(feature = "tls")]
+    {
+        // Whoever chose one before is right.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Ok(())
+    }
+    #[cfg(not(feature = "tls"))]
+    Err(StoreError::NoTls { address: without_password(_address) })
 }
 
 /// An address as it may be told to others.

@@ -94,10 +94,10 @@ fn verdicts_are_those_of_the_library() {
                 };
                 assert_eq!(verdict, expected, "{algorithm}, {most} in {window:?}, step {step}, cost {cost}");
                 if conforms {
-                    passed += 1
+                    passed += 1;
                 } else {
-                    refused += 1
-                };
+                    refused += 1;
+                }
                 if numbers.below(10) == 0 {
                     thread::sleep(window.mul_f64(numbers.below(130) as f64 / 100.0).min(Duration::from_millis(40)));
                 }

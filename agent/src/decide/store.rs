@@ -15,7 +15,7 @@ use super::tiers;
 use crate::config::policy::OnFull;
 
 /// Keys in a shard at the most, or about: going through them takes some tens of microseconds.
-const SHARD_KEYS: usize = 8192;
+const SHARD_KEYS: usize = 4096;
 /// A shard that is full of keys that live is not gone through again within this time.
 const SWEEP_AGAIN_NANOSECONDS: u64 = 10_000_000;
 /// A key that would begin with less than it has got back is remembered for this long after it is whole again.

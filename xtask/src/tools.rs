@@ -35,7 +35,12 @@ const TOOLS: [Tool; 10] = [
         reason: "enters the tests' networks",
     },
     Tool { programs: &["bpftool"], package: "bpftool", group: Group::Test, reason: "reads maps as a user would" },
-    Tool { programs: &["redis-server"], package: "redis-server", group: Group::All, reason: "the store of a cluster" },
+    Tool {
+        programs: &["redis-server"],
+        package: "redis-server",
+        group: Group::Test,
+        reason: "the store of central counts and of a cluster",
+    },
     Tool {
         programs: &["qemu-system-x86_64"],
         package: "qemu-system-x86",

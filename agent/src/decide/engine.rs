@@ -11,11 +11,12 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use super::escalation::{Edge, Escalation};
+use super::fingerprint::{Fingerprint, Fingerprints};
 use super::formula::Formula;
 use super::headers;
 use super::question::{Answer, DecideError, Question};
 use super::sources::{Sources, Standing};
-use super::store::{Fingerprint, Fingerprints, Store};
+use super::store::Store;
 use crate::config::policy::{Config, Mode, RequestEnforcement, RequestLimit};
 use crate::config::request_limit::SOURCE;
 use crate::config::table::suggestion;

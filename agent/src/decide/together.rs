@@ -3,8 +3,9 @@
 use common::rate_limiter::Outcome;
 
 use super::engine::{Charge, Engine};
+use super::fingerprint::Fingerprint;
 use super::sources::Standing;
-use super::store::{Fingerprint, Held};
+use super::store::Held;
 
 /// A shard's place in the order in which shards are held: (limit, grade, shard).
 type Place = (usize, usize, usize);

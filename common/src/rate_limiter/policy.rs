@@ -172,6 +172,7 @@ impl Policy {
         self.opening > 0
     }
 
+    #[inline]
     fn instant(&self, nanoseconds: u64) -> u64 {
         match nanoseconds.checked_rem(self.step) {
             Some(since) => nanoseconds - since,
@@ -179,6 +180,7 @@ impl Policy {
         }
     }
 
+    #[inline]
     fn ticks(&self, nanoseconds: u64) -> Ticks {
         self.scale.ticks(self.instant(nanoseconds))
     }
@@ -212,6 +214,7 @@ impl Policy {
     }
 
     /// Charges `cost` at `now` if it passes.
+    #[inline]
     pub fn charge(&self, words: &mut [u64], now: u64, cost: u64) -> bool {
         if cost == 0 {
             return true;
@@ -297,6 +300,7 @@ fn window_scale(rate: Rate) -> TickScale {
     TickScale::for_longest_life(2 * u128::from(rate.per_nanoseconds))
 }
 
+#[inline]
 fn replace(word: &mut u64, decide: impl FnOnce(u64) -> Decision) -> bool {
     match decide(*word) {
         Decision::Pass(next) => {

@@ -1,5 +1,8 @@
 //! Debian's package manager.
 
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -32,10 +35,37 @@ impl Apt {
             }
             self.lists_are_fresh = true;
         }
+        let _policy = NoServices::new();
         println!("installing {}", packages.join(" "));
         process::capture(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages))
             .with_context(|| format!("installing {}", packages.join(" ")))?;
         Ok(())
+    }
+}
+
+/// Where Debian asks whether a package may start its service (deb-systemd-invoke, invoke-rc.d).
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Keeps packages from starting their services while they are installed: only their programs are wanted.
+struct NoServices {
+    is_ours: bool,
+}
+
+impl NoServices {
+    fn new() -> Self {
+        // A machine that has a policy of its own keeps it.
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o755).open(POLICY);
+        let is_ours = made.and_then(|mut file| file.write_all(b"#!/bin/sh\nexit 101\n")).is_ok();
+        Self { is_ours }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // If it is gone already, nothing is left to undo.
+            let _ = fs::remove_file(POLICY);
+        }
     }
 }
 

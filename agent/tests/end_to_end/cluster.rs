@@ -5,9 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::redis::Redis;
 use crate::support::{Agent, Network, Sender};
-use crate::traffic::udp_from;
+use crate::traffic::{burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[("two_hosts_hold_one_limit_on_packets_together", together)];
+pub const TESTS: &[(&str, fn())] = &[
+    ("two_hosts_hold_one_limit_on_packets_together", together),
+    ("without_a_store_packets_are_held_to_what_the_config_says", without_a_store),
+];
 
 const RATE: f64 = 400.0;
 const BURST: f64 = 80.0;
@@ -65,5 +68,56 @@ fn together() {
     while share(&two) < 1.0 {
         assert!(Instant::now() < deadline, "{}", share(&two));
         thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The rows in the kernel follow: all of the limit, nothing, or no limit at all.
+fn without_a_store() {
+    for (mode, share_then) in [("local", 1.0), ("closed", 0.0), ("open", 1.0)] {
+        let mut redis = Redis::start(&[]);
+        let network = Network::new();
+        // One a minute, so that what passes at once is the burst, whatever time it takes.
+        let agent = network.start(
+            &format!(
+                "on_exit = \"detach\"\nmax_sources = 1000\n[cluster]\nstore = \"unix://{}\"\n\
+                 when_store_is_down = {mode:?}\n[[limit]]\nname = \"packets\"\nkey = \"interface\"\nprotocol = \"udp\"\n\
+                 ports = [9000]\nrate = \"60/h\"\nburst = {BURST}\ncluster = true\n",
+                redis.socket().display()
+            ),
+            "",
+        );
+        let until = |from: &str, share: f64| {
+            let deadline = Instant::now() + Duration::from_secs(30);
+            loop {
+                let cluster = agent.json(&["status"])["cluster"].take();
+                let limit = &cluster["limits"][0];
+                if limit["share_from"] == from && limit["share"] == share {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "{mode}: {cluster:#}");
+                thread::sleep(Duration::from_millis(20));
+            }
+        };
+        until("lease", 1.0);
+        redis.kill();
+        until(mode, share_then);
+        if mode == "open" {
+            // The whole limit was its share before; that it is open is another lease later.
+            thread::sleep(Duration::from_secs(3));
+        }
+        burst(&network, &[udp_from(2)], 500);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let counts = loop {
+            let counts = agent.counts("packets");
+            if counts.0 + counts.1 == 500 {
+                break counts;
+            }
+            assert!(Instant::now() < deadline, "{mode}: {counts:?}");
+        };
+        match mode {
+            "local" => assert!((80..=82).contains(&counts.0), "{counts:?}"),
+            "closed" => assert_eq!(counts, (0, 500)),
+            _ => assert_eq!(counts, (500, 0)),
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use thiserror::Error;
 
+use crate::cluster;
 use crate::config::policy::Config;
 use crate::control::{BanOrder, Handler, Request, Reset};
 use crate::decide::{self, Edge, Engine, EngineError, ServiceError};
@@ -90,6 +91,7 @@ pub struct Agent {
     packets: Option<Arc<service::Service>>,
     requests: decide::Service,
     groups: Keeper,
+    cluster: Option<Arc<cluster::Keeper>>,
 }
 
 impl Agent {
@@ -101,8 +103,9 @@ impl Agent {
         packets: Option<Arc<service::Service>>,
         requests: decide::Service,
         groups: Keeper,
+        cluster: Option<Arc<cluster::Keeper>>,
     ) -> Self {
-        Self { config, file, started: Instant::now(), packets, requests, groups }
+        Self { config, file, started: Instant::now(), packets, requests, groups, cluster }
     }
 
     fn status(&self) -> Result<Status, String> {
@@ -119,6 +122,7 @@ impl Agent {
         };
         status.groups = self.groups.names();
         status.notes.extend(self.groups.notes());
+        status.cluster = self.cluster.as_ref().map(|cluster| cluster.status());
         Ok(status)
     }
 

@@ -3,6 +3,7 @@
 pub mod applications;
 pub mod bans;
 pub mod cli;
+pub mod cluster;
 pub mod cmd;
 pub mod compile;
 pub mod config;

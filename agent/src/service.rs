@@ -4,11 +4,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::ban::Ban;
+use common::counters::Traffic;
+use common::packet::Direction;
 use common::settings::Runtime;
 
 use crate::bans::{BanList, Change};
+use crate::cluster::{self, Usage};
 use crate::compile::{Plan, PrefixKey};
-use crate::config::policy::{Config, OnExit};
+use crate::config::policy::{Config, OnExit, Unit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
 use crate::datapath::{AttachError, AttachMode, Datapath, LoadError, PinDirectory, release_others};
@@ -91,6 +94,25 @@ impl Service {
         Ok(self.config.agent.on_exit)
     }
 
+    /// What has been asked of a limit, in its unit; `None` if there is no such limit, or its counters cannot be read now:
+    /// somebody who looks at the whole table of sources is not waited for.
+    #[must_use]
+    pub fn asked(&self, name: &str) -> Option<Usage> {
+        let nth = self.config.limits.iter().position(|limit| limit.name == name)?;
+        let limit = &self.config.limits[nth];
+        let mut in_force = self.in_force.try_lock().ok()?;
+        let (asked, refused) = in_force.datapath(limit.direction).asked(nth).ok()?;
+        let units = |traffic: Traffic| if limit.unit == Unit::Bytes { traffic.bytes } else { traffic.packets };
+        Some(Usage { wanted: units(asked), refused: units(refused) })
+    }
+
+    /// Holds a limit to this host's share of it, from the next packet on.
+    pub fn hold(&self, name: &str, in_force: cluster::InForce) {
+        let Some(nth) = self.config.limits.iter().position(|limit| limit.name == name) else { return };
+        let direction = self.config.limits[nth].direction;
+        self.lock().datapath(direction).set_share(nth, in_force.share, in_force.is_open);
+    }
+
     fn lock(&self) -> MutexGuard<'_, InForce> {
         // A panic elsewhere left no half-done change that the next request does not put right.
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
@@ -125,6 +147,7 @@ impl Service {
             groups: Vec::new(),
             has_room: in_force.is_elastic().then_some(in_force.runtime.has_room != 0),
             notes: in_force.notes(),
+            cluster: None,
         })
     }
 }
@@ -170,6 +193,14 @@ impl InForce {
         let all: Vec<&Datapath> = std::iter::once(&in_force.ingress).chain(&in_force.egress).collect();
         release_others(&all);
         Ok(in_force)
+    }
+
+    /// What holds packets of one direction.
+    fn datapath(&mut self, direction: Direction) -> &mut Datapath {
+        match (direction, &mut self.egress) {
+            (Direction::Egress, Some(egress)) => egress,
+            _ => &mut self.ingress,
+        }
     }
 
     fn notes(&self) -> Vec<String> {

@@ -21,9 +21,10 @@ const POLICY: usize = (BPF_F_MMAPABLE | BPF_F_RDONLY_PROG) as usize;
 #[unsafe(no_mangle)]
 pub static SETTINGS: Global<Settings> = Global::new(Settings::NONE);
 
-/// Policy: the rules, rows of one span side by side.
+/// Policy: the rules, rows of one span side by side. Only the agent writes it; it does so in place, a word at a time,
+/// when this host's share of a limit changes, and the kernel maps nothing writable that is read-only to programs.
 #[btf_map]
-pub static RULES: Array<Rule, 1, POLICY> = Array::new();
+pub static RULES: Array<Rule, 1, SHARED> = Array::new();
 
 /// Policy: what packets on a local port are held to.
 #[btf_map]

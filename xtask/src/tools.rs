@@ -15,7 +15,7 @@ pub enum Group {
     Test,
     /// The tests in virtual machines with other kernels.
     Vm,
-    /// Also what is only used by tests of clusters.
+    /// Everything.
     All,
 }
 
@@ -26,7 +26,7 @@ struct Tool {
     reason: &'static str,
 }
 
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 12] = [
     Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
     Tool {
         programs: &["nsenter", "setpriv"],
@@ -36,11 +36,12 @@ const TOOLS: [Tool; 10] = [
     },
     Tool { programs: &["bpftool"], package: "bpftool", group: Group::Test, reason: "reads maps as a user would" },
     Tool {
-        programs: &["redis-server"],
+        programs: &["redis-server", "redis-cli"],
         package: "redis-server",
         group: Group::Test,
         reason: "the store of central counts and of a cluster",
     },
+    Tool { programs: &["openssl"], package: "openssl", group: Group::Test, reason: "certificates for the store" },
     Tool {
         programs: &["qemu-system-x86_64"],
         package: "qemu-system-x86",

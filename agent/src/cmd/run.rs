@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::USAGE;
 use crate::applications::{self, Agent};
 use crate::cli::Run;
+use crate::cluster;
 use crate::compile::{self, Plan};
 use crate::config::policy::{Config, Mode, OnExit};
 use crate::config::{self, ssh};
@@ -36,12 +37,14 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         let packets = hold_packets(&config, file.clone(), plan, &interfaces)?;
         // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
         let groups = Keeper::start(&config);
+        let shared = cluster::shared(&config, packets.as_ref(), &requests.shared_engine());
+        let cluster = cluster::Keeper::start(&config, shared)?.map(Arc::new);
         introduce(&config, packets.as_deref(), &requests, &groups);
         let on_exit = config.agent.on_exit;
         if let Some(packets) = &packets {
             orders.carry_out(Arc::clone(packets));
         }
-        let agent = Arc::new(Agent::new(config, file, packets.clone(), requests, groups.clone()));
+        let agent = Arc::new(Agent::new(config, file, packets.clone(), requests, groups.clone(), cluster.clone()));
         tokio::select! {
             () = server.serve(agent) => {}
             () = keep_up(packets.as_deref()) => {}
@@ -54,6 +57,10 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         }
         if let Some(packets) = packets {
             packets.leave()?;
+        }
+        // Nothing passes any more by what is given back.
+        if let Some(cluster) = cluster {
+            cluster.stop();
         }
         match on_exit {
             OnExit::Detach => eprintln!("stopped; limits are out of force (on_exit = \"detach\")"),
@@ -162,6 +169,10 @@ fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decid
     }
     if let count @ 1.. = config.groups.len() {
         parts.push(format!("holding {count} process group{}", plural(count)));
+    }
+    if let Some(cluster) = &config.cluster {
+        let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
+        parts.push(format!("keeping limits with other hosts as {} through {}", cluster.node, stores.join(", ")));
     }
     eprintln!("{}; control socket {}", parts.join("; "), config.agent.control.display());
     for endpoint in requests.endpoints() {

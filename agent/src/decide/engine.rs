@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::rate_limiter::{Outcome, PolicyError};
+use common::share::Share;
 use ipnet::IpNet;
 use thiserror::Error;
 
@@ -45,6 +46,14 @@ pub(super) struct Counters {
     pub(super) would_refuse: AtomicU64,
 }
 
+/// What is told of a limit that many hosts keep together: units, not decisions.
+#[derive(Debug, Default)]
+struct Together {
+    wanted: AtomicU64,
+    refused: AtomicU64,
+    is_open: AtomicBool,
+}
+
 /// A limit and its state.
 #[derive(Debug)]
 pub(super) struct Limit {
@@ -52,6 +61,7 @@ pub(super) struct Limit {
     /// One for each multiplier of the classes.
     pub(super) stores: Vec<Store>,
     pub(super) counters: Counters,
+    together: Option<Together>,
     escalation: Option<Escalation>,
     pub(super) observes: bool,
     policy_header: String,
@@ -78,6 +88,13 @@ pub(super) struct Charge {
     pub(super) peek: bool,
 }
 
+impl Limit {
+    /// Whether what it refuses passes at this moment.
+    pub(super) fn observes_now(&self) -> bool {
+        self.observes || self.together.as_ref().is_some_and(|together| together.is_open.load(Ordering::Relaxed))
+    }
+}
+
 impl Charge {
     /// The store that holds its key; those that are not limited need none.
     pub(super) fn store<'e>(&self, engine: &'e Engine) -> Option<&'e Store> {
@@ -100,13 +117,15 @@ impl Engine {
             let mut stores = Vec::new();
             for multiplier in sources.multipliers() {
                 let tiers = policy.policies(*multiplier).map_err(fail)?;
-                stores.push(Store::new(tiers, config.decide.max_keys as usize, policy.on_full));
+                let store = Store::new(tiers, config.decide.max_keys as usize, policy.on_full);
+                stores.push(if policy.cluster { store.shared() } else { store });
             }
             let observes = config.agent.mode == Mode::Observe || policy.enforcement == RequestEnforcement::Observe;
             limits.push(Limit {
                 policy: policy.clone(),
                 stores,
                 counters: Counters::default(),
+                together: policy.cluster.then(Together::default),
                 escalation: policy.escalate.map(Escalation::new).transpose().map_err(fail)?,
                 observes,
                 policy_header: headers::policy(policy),
@@ -235,7 +254,16 @@ impl Engine {
     /// Counts an outcome, and makes of it what the limit's mode says.
     pub(super) fn count(&self, charge: &Charge, mut outcome: Outcome, now: u64) -> Outcome {
         let limit = &self.limits[charge.limit];
-        let counter = match (outcome.allowed, limit.observes) {
+        let observes = limit.observes_now();
+        if let Some(together) = &limit.together
+            && !charge.peek
+        {
+            together.wanted.fetch_add(charge.cost, Ordering::Relaxed);
+            if !outcome.allowed {
+                together.refused.fetch_add(charge.cost, Ordering::Relaxed);
+            }
+        }
+        let counter = match (outcome.allowed, observes) {
             (true, _) => &limit.counters.passed,
             (false, true) => &limit.counters.would_refuse,
             (false, false) => &limit.counters.refused,
@@ -243,7 +271,7 @@ impl Engine {
         if !charge.peek {
             counter.fetch_add(1, Ordering::Relaxed);
         }
-        if !outcome.allowed && limit.observes {
+        if !outcome.allowed && observes {
             outcome.allowed = true;
             outcome.retry_after = Some(Duration::ZERO);
         } else if !outcome.allowed
@@ -304,6 +332,22 @@ impl Engine {
             if let Some(escalation) = &limit.escalation {
                 escalation.sweep(now);
             }
+        }
+    }
+
+    /// What has been asked of a limit that many hosts keep together, in units: (passed and refused, refused).
+    #[must_use]
+    pub fn asked(&self, name: &str) -> Option<(u64, u64)> {
+        let together = self.limits[*self.by_name.get(name)?].together.as_ref()?;
+        Some((together.wanted.load(Ordering::Relaxed), together.refused.load(Ordering::Relaxed)))
+    }
+
+    /// What this host has of such a limit from now on, and whether it refuses anything at all.
+    pub fn set_share(&self, name: &str, share: Share, is_open: bool) {
+        let Some(limit) = self.by_name.get(name).and_then(|nth| self.limits.get(*nth)) else { return };
+        limit.stores.iter().for_each(|store| store.set_share(share));
+        if let Some(together) = &limit.together {
+            together.is_open.store(is_open, Ordering::Relaxed);
         }
     }
 

@@ -113,6 +113,12 @@ impl Service {
         &self.engine
     }
 
+    /// What decides, for keeping.
+    #[must_use]
+    pub fn shared_engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.engine)
+    }
+
     /// The instant that decisions are made at.
     #[must_use]
     pub fn now(&self) -> u64 {

@@ -5,9 +5,11 @@
 //! does not depend on its length and nobody can aim at one shard. A state that has decayed is no state: it is forgotten
 //! when its shard would otherwise grow, and by [`Store::sweep`], one shard at a time.
 
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use common::rate_limiter::{Outcome, Policy};
+use common::share::Share;
 
 use super::fingerprint::Fingerprint;
 use super::shard::{FIRST_SWEEP, Forgotten, Guard, Lock, Padded, Shard};
@@ -27,6 +29,8 @@ const WHEN_FULL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Store {
     tiers: Box<[Policy]>,
+    /// The same for this host's share, if many hosts keep the limit together.
+    shared: Option<RwLock<Arc<[Policy]>>>,
     words: usize,
     shards: Box<[Padded<Shard>]>,
     shard_capacity: usize,
@@ -44,6 +48,7 @@ impl Store {
         let shards = shards.next_power_of_two();
         Self {
             tiers: tiers.into(),
+            shared: None,
             words,
             shards: (0..shards).map(|_| Padded(Lock::new(Shard::new(words)))).collect(),
             shard_capacity: capacity.div_ceil(shards),
@@ -52,7 +57,30 @@ impl Store {
         }
     }
 
-    /// The rates that a cost has to conform to.
+    /// For a limit that many hosts keep together, of which this one has all until it is told of its share.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shared = Some(RwLock::new(self.tiers.iter().copied().collect()));
+        self
+    }
+
+    /// What this host has of the limit from now on; states go on. For stores that are shared.
+    pub fn set_share(&self, share: Share) {
+        if let Some(shared) = &self.shared {
+            let tiers = self.tiers.iter().map(|tier| tier.at_share(share)).collect();
+            *shared.write().unwrap_or_else(PoisonError::into_inner) = tiers;
+        }
+    }
+
+    /// The rates in force on this host.
+    fn in_force(&self) -> InForce<'_> {
+        match &self.shared {
+            None => InForce::Own(&self.tiers),
+            Some(shared) => InForce::Shared(Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner))),
+        }
+    }
+
+    /// The rates that a cost has to conform to, all hosts together.
     #[must_use]
     pub fn tiers(&self) -> &[Policy] {
         &self.tiers
@@ -130,7 +158,7 @@ impl Store {
     /// Holds the shard of a key, for several steps that belong together.
     #[must_use]
     pub fn hold(&self, key: Fingerprint) -> Held<'_> {
-        Held { store: self, shard: self.shards[self.shard_of(key)].0.lock() }
+        Held { store: self, tiers: self.in_force(), shard: self.shards[self.shard_of(key)].0.lock() }
     }
 
     fn forget_decayed(&self, shard: &mut Shard, now: u64) {
@@ -146,10 +174,29 @@ impl Store {
     }
 }
 
+/// The rates in force: the store's own, or those of this host's share.
+#[derive(Debug)]
+enum InForce<'s> {
+    Own(&'s [Policy]),
+    Shared(Arc<[Policy]>),
+}
+
+impl std::ops::Deref for InForce<'_> {
+    type Target = [Policy];
+
+    fn deref(&self) -> &[Policy] {
+        match self {
+            Self::Own(tiers) => tiers,
+            Self::Shared(tiers) => tiers,
+        }
+    }
+}
+
 /// A shard that is held: nobody else decides on its keys meanwhile.
 #[derive(Debug)]
 pub struct Held<'s> {
     store: &'s Store,
+    tiers: InForce<'s>,
     shard: Guard<'s, Shard>,
 }
 
@@ -163,7 +210,7 @@ impl Held<'_> {
     /// As [`Store::peek`].
     #[must_use]
     pub fn peek(&self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
-        let tiers = &self.store.tiers;
+        let tiers: &[Policy] = &self.tiers;
         match self.shard.get(key) {
             Some(words) => tiers::peek(tiers, words, now, cost),
             None => {
@@ -195,7 +242,7 @@ impl Held<'_> {
         now: u64,
         work: impl FnOnce(&[Policy], &mut [u64]) -> T,
     ) -> Option<T> {
-        let tiers = &self.store.tiers;
+        let tiers: &[Policy] = &self.tiers;
         if let Some(words) = self.shard.get_mut(key) {
             return Some(work(tiers, words));
         }
@@ -223,7 +270,7 @@ impl Held<'_> {
     }
 
     fn when_full(&self, now: u64, cost: u64) -> Outcome {
-        let most = tiers::most(&self.store.tiers);
+        let most = tiers::most(&self.tiers);
         match self.store.on_full {
             OnFull::Pass => Outcome {
                 allowed: true,
@@ -236,10 +283,10 @@ impl Held<'_> {
             }
             OnFull::Share => {
                 let mut words = self.store.overflow.lock();
-                if !tiers::is_alive(&self.store.tiers, &words, now) {
-                    tiers::open(&self.store.tiers, &mut words, now);
+                if !tiers::is_alive(&self.tiers, &words, now) {
+                    tiers::open(&self.tiers, &mut words, now);
                 }
-                tiers::decide(&self.store.tiers, &mut words, now, cost)
+                tiers::decide(&self.tiers, &mut words, now, cost)
             }
         }
     }

@@ -58,7 +58,7 @@ impl Engine {
                 undo.push(Undo { held: at, key: charge.key, state: held.save(charge.key) });
                 held.decide(charge.key, now, charge.cost)
             };
-            all_pass &= outcome.allowed || self.limits[charge.limit].observes;
+            all_pass &= outcome.allowed || self.limits[charge.limit].observes_now();
             outcomes.push(outcome);
         }
         if !all_pass {

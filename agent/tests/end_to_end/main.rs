@@ -2,12 +2,16 @@
 
 mod actions;
 mod bans;
+mod cluster;
 mod escalation;
 mod flood;
 mod hooks;
 mod keys;
 mod life;
 mod limits;
+#[path = "../redis/mod.rs"]
+#[expect(dead_code, reason = "the cluster's own tests use more of it")]
+mod redis;
 mod support;
 mod traffic;
 
@@ -37,8 +41,12 @@ fn main() {
     if !has_fq {
         eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");
     }
+    if let (None, Some(reason)) = (obstacle, redis::obstacle()) {
+        eprintln!("skipped: limits of many hosts: {reason}");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
+        .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {

@@ -9,6 +9,7 @@ use crate::limiter::sliding_log::LARGEST_LOG;
 use crate::limiter::sliding_window::{Step, Word};
 use crate::limiter::token_bucket::Costs;
 use crate::limiter::{Decision, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
 
 /// A policy that cannot be had.
@@ -58,6 +59,8 @@ pub struct Policy {
     step: u64,
     /// Buckets: how far ahead of now the state of a new key lies.
     opening: Ticks,
+    /// Words of state: those of the whole limit, whatever share of it this is.
+    words: usize,
 }
 
 impl Policy {
@@ -122,7 +125,24 @@ impl Policy {
     }
 
     fn new(algorithm: Algorithm, scale: TickScale) -> Self {
-        Self { algorithm, scale, step: 0, opening: 0 }
+        let words = match &algorithm {
+            Algorithm::Bucket(_) | Algorithm::FixedWindow(_) => 1,
+            Algorithm::SlidingWindow(_) => 2,
+            Algorithm::SlidingLog(log) => 1 + log.most as usize,
+        };
+        Self { algorithm, scale, step: 0, opening: 0, words }
+    }
+
+    /// The same policy for a host that has this share of it; states go on under any share.
+    #[must_use]
+    pub fn at_share(mut self, share: Share) -> Self {
+        self.algorithm = match self.algorithm {
+            Algorithm::Bucket(bucket) => Algorithm::Bucket(bucket.at_share(share)),
+            Algorithm::FixedWindow(window) => Algorithm::FixedWindow(window.at_share(share)),
+            Algorithm::SlidingWindow(window) => Algorithm::SlidingWindow(window.at_share(share)),
+            Algorithm::SlidingLog(log) => Algorithm::SlidingLog(log.at_share(share)),
+        };
+        self
     }
 
     /// A bucket that holds `initial` units at first instead of all; other algorithms stay as they are.
@@ -159,11 +179,7 @@ impl Policy {
     /// How many words of state it needs.
     #[must_use]
     pub const fn words(&self) -> usize {
-        match &self.algorithm {
-            Algorithm::Bucket(_) | Algorithm::FixedWindow(_) => 1,
-            Algorithm::SlidingWindow(_) => 2,
-            Algorithm::SlidingLog(log) => 1 + log.most as usize,
-        }
+        self.words
     }
 
     /// Whether a key that is new has less than one that has its whole allowance back, so that forgetting matters.

@@ -26,7 +26,7 @@ struct Tool {
     reason: &'static str,
 }
 
-const TOOLS: [Tool; 12] = [
+const TOOLS: [Tool; 11] = [
     Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
     Tool {
         programs: &["nsenter", "setpriv"],

@@ -3,7 +3,6 @@
 use core::ops::{Deref, DerefMut};
 
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
-use common::counters::Sighted;
 use common::key::{HashSeed, Key};
 use common::rule::{Rule, Size};
 use common::table::{Claim, Claimed, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
@@ -11,7 +10,8 @@ use common::throttle::{self, Cell, Hearing, Host, Outcome, Ruling, Sighting, Tab
 use common::time::{TickScale, Ticks};
 
 use crate::atomics;
-use crate::maps::{COUNTERS, HEARING, RINGS, RULES, RUNTIME, SIGHTINGS, SOURCES, TABLE_COUNTERS, setting};
+use crate::maps::{COUNTERS, HEARING, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting};
+use crate::sight::{foresee, weir_sight};
 
 /// A set of [`SOURCES`]: an element of the map and where in it the set begins.
 #[derive(Clone, Copy)]
@@ -265,6 +265,11 @@ impl Host for Kernel {
         let refused = u32::from(sighting.counter == SlotCounter::Refused);
         weir_sight(sighting.key, sighting.rule.counter, refused, sighting.weight);
     }
+
+    #[inline(always)]
+    fn foresee(&self, rule: &Rule, key: &Key, size: Size) {
+        foresee(rule, key, size);
+    }
 }
 
 // Global functions of numbers: the kernel verifies each by itself, once, whatever the number of rules and of ways to
@@ -311,38 +316,4 @@ extern "C" fn weir_claim(set: u32, tag: u64, now: u64, life: u64) -> u64 {
         Claimed::Contended => 4,
     };
     outcome << 32 | u64::from(claim.slot)
-}
-
-/// What is remembered of a key at first. Not on the stack, where there is no room for it.
-static UNSEEN: Sighted = Sighted { passed: 0, refused: 0, refused_at: 0, seen_at: 0, refused_by: 0, _pad: 0 };
-
-/// One packet in 64 of a key comes here, so it is kept out of the way of the others.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn weir_sight(key: *const Key, rule: u32, refused: u32, weight: u32) -> u32 {
-    if key.is_null() {
-        return 0;
-    }
-    // A copy of this function's own, since kernels such as 6.1 take no memory of a caller's as the key of a map.
-    // SAFETY: the kernel verified that every caller hands over a whole key.
-    let key = &unsafe { *key };
-    let now = Kernel::nanoseconds();
-    if SIGHTINGS.get_ptr(key).is_none() {
-        // If the map is full of keys that are looked at right now, this one is not told of.
-        let unseen: &Sighted = &UNSEEN;
-        let _ = SIGHTINGS.insert(key, unseen, 0);
-    }
-    let Some(sighted) = SIGHTINGS.get_ptr_mut(key) else { return 0 };
-    // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key at the same
-    // instant may lose a count: this is for people to look at.
-    let sighted = unsafe { &mut *sighted };
-    sighted.seen_at = now;
-    if refused == 0 {
-        sighted.passed += u64::from(weight);
-    } else {
-        sighted.refused += u64::from(weight);
-        sighted.refused_at = now;
-        sighted.refused_by = rule;
-    }
-    0
 }

@@ -102,6 +102,9 @@ pub fn judge_by_bucket<H: Host>(host: &H, index: u32, key: &Key, size: Size) -> 
     if open.slot.exists() {
         let result = charge_bucket(host, rule, open.slot, now, cost);
         is_marked = settle(host, rule, &mut open, result, size);
+        if is_foreseen(rule, result) {
+            host.foresee(rule, key, size);
+        }
         departure = result.departure(rule, cost);
         if open.is_reserved != 0 {
             publish(host, open.slot);
@@ -177,6 +180,9 @@ pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
     if slot.exists() {
         result = charge_rule(host, rule, slot, hearing.now, cost);
         let is_marked = settle(host, rule, &mut hearing.open, result, hearing.subject.size);
+        if is_foreseen(rule, result) {
+            host.foresee(rule, &rule.key_of(&hearing.subject), hearing.subject.size);
+        }
         if is_marked != 0 && hearing.marked_by == Passage::UNMARKED {
             hearing.marked_by = hearing.span.first + nth;
         }
@@ -222,6 +228,12 @@ fn settle<H: Host>(host: &H, rule: &Rule, open: &mut Opened, result: Charge, siz
         }
     }
     0
+}
+
+/// Whether the packet passes only since the rule observes.
+#[inline(always)]
+fn is_foreseen(rule: &Rule, result: Charge) -> bool {
+    result == Charge::REFUSED && rule.enforcement == Enforcement::Observe as u8
 }
 
 /// Counts a packet that passed all rules of its key.

@@ -17,16 +17,8 @@ const _: () = assert!(Event::THROTTLED == 1, "the throttle passes a refusal as a
 const STEP: u64 = 64;
 
 /// What is remembered of a key at first. Not on the stack, where there is no room for it.
-static UNSEEN: Sighted = Sighted {
-    passed: 0,
-    refused: 0,
-    would_refuse: 0,
-    refused_at: 0,
-    seen_at: 0,
-    told_at: 0,
-    refused_by: 0,
-    _pad: 0,
-};
+static UNSEEN: Sighted =
+    Sighted { passed: 0, refused: 0, would_refuse: 0, refused_at: 0, seen_at: 0, told_at: 0, refused_by: 0, _pad: 0 };
 
 /// One packet in 64 of a key comes here, so it is kept out of the way of the others.
 #[unsafe(no_mangle)]

@@ -172,7 +172,7 @@ fn source_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
     } else {
         ["SOURCE", "LIMIT", "PASSED/s", "THROTTLED/s", "PASSED", "THROTTLED"]
     };
-    table(&heading, &[16, 18, 9, 11, 9, 9], 2, rows)
+    table(&heading, &[16, 14, 9, 11, 9, 9], 2, rows)
 }
 
 fn source_row<'v>(source: &'v SourceLoad, theme: Theme) -> Vec<Cell<'v>> {
@@ -204,12 +204,12 @@ fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
                 Sort::Passed => "passed",
             };
             let matching = app.view().map_or(0, |view| view.matching);
-            let within = app.within().map_or_else(String::new, |within| format!(" in {within}"));
-            Paragraph::new(format!(
-                "q quit  s sort: {order}  / filter  p pause  ? help   {} sources{within}",
-                compact(matching as f64)
-            ))
-            .style(REVERSED)
+            let matching = compact(matching as f64);
+            let what = match app.within() {
+                Some(within) => format!("{matching} in {within}"),
+                None => format!("{matching} sources"),
+            };
+            Paragraph::new(format!("q quit  s sort  / filter  p pause  ? help   by {order}: {what}")).style(REVERSED)
         }
     }
 }

@@ -76,7 +76,9 @@ fn press(app: &mut App, code: KeyCode) -> Effect {
 }
 
 fn type_in(app: &mut App, text: &str) {
-    text.chars().for_each(|letter| drop(press(app, KeyCode::Char(letter))));
+    for letter in text.chars() {
+        press(app, KeyCode::Char(letter));
+    }
 }
 
 #[test]
@@ -84,20 +86,17 @@ fn a_screen_of_80_by_24_has_limits_groups_and_sources() {
     let lines = lines(&app(200), 80, 24);
     assert_eq!(lines[0], "weir  enforce  weir0 (native)  up 1m 1s");
     assert_eq!(lines[1], "passed 3000  throttled 7  sources 1.0M of 1.0M  evicted 3  bans 2");
-    assert_eq!(lines[2], "LIMIT          RATE                  KEYS  PASSED/s THROTTLED/s          LOAD");
+    assert_eq!(lines[2], "LIMIT             RATE                  KEYS  PASSED/s THROTTLED/s          LOAD");
     // 2,000 in two seconds of 2,000 a second that two keys are allowed: half of it.
-    assert_eq!(lines[3], "packets        1000/s packets           2      1000         500 ####....  50%");
-    assert_eq!(lines[4], "traffic        1000/s bytes             2      1000           0 ####....  50%");
-    assert_eq!(lines[5], "GROUP          PROCESSES           CPU             MEMORY  HELD BACK  PRESSURE");
-    assert_eq!(
-        lines[6],
-        "batch                  3   50% of 150%  3.0 MiB of 1.0 GiB      1.5 s        2%"
-            .replacen("   50%", "   50%", 1)
-    );
-    assert_eq!(lines[7], "SOURCE           LIMIT               PASSED/s THROTTLED/s    PASSED THROTTLED");
-    assert_eq!(lines[8], "10.77.0.0        packets                 1000       12346      1003      5.0M");
-    assert_eq!(lines[22], "10.77.0.14       packets                 1000           0      1003      5.0M");
-    assert_eq!(lines[23], "q quit  s sort: throttled/s  / filter  p pause  ? help   200 sources");
+    assert_eq!(lines[3], "packets           1000/s packets           2      1000         500 ####....  50%");
+    assert_eq!(lines[4], "traffic           1000/s bytes             2      1000           0 ####....  50%");
+    assert_eq!(lines[5], "GROUP            PROCESSES           CPU             MEMORY  HELD BACK  PRESSURE");
+    // A second of CPU time in two.
+    assert_eq!(lines[6], "batch                    3   50% of 150% 3.0 MiB of 1.0 GiB      1.5 s        2%");
+    assert_eq!(lines[7], "SOURCE                  LIMIT           PASSED/s THROTTLED/s    PASSED THROTTLED");
+    assert_eq!(lines[8], "10.77.0.0               packets             1000       12346      1003      5.0M");
+    assert_eq!(lines[22], "10.77.0.14              packets             1000           0      1003      5.0M");
+    assert_eq!(lines[23], "q quit  s sort  / filter  p pause  ? help   by throttled/s: 200 sources");
     assert!(lines.iter().all(|line| line.chars().count() <= 80));
 }
 
@@ -197,7 +196,7 @@ fn a_filter_is_typed_corrected_taken_and_cleared() {
     press(&mut app, KeyCode::Enter);
     assert_eq!(app.query().within.as_deref(), Some("10.77.0.0/16"));
     assert!(app.is_due(Instant::now(), PERIOD));
-    assert!(lines(&app, 80, 24)[23].ends_with("5 sources in 10.77.0.0/16"));
+    assert!(lines(&app, 80, 24)[23].ends_with("by throttled/s: 5 in 10.77.0.0/16"));
     // Esc leaves the typing, not the view, and what was in force stays.
     press(&mut app, KeyCode::Char('/'));
     assert_eq!(press(&mut app, KeyCode::Esc), Effect::Redraw);

@@ -3,17 +3,22 @@
 mod actions;
 mod bans;
 mod escalation;
+mod events;
 mod flood;
 mod hooks;
 mod keys;
 mod life;
 mod limits;
 mod support;
+mod top;
 mod traffic;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
+    if std::env::var_os(top::PANIC).is_some() {
+        top::panic_in_terminal();
+    }
     let arguments = Arguments::from_args();
     let obstacle = support::obstacle();
     let is_too_old = weir::datapath::is_kernel_too_old();
@@ -30,6 +35,8 @@ fn main() {
         actions::TESTS,
         bans::TESTS,
         escalation::TESTS,
+        events::TESTS,
+        top::TESTS,
         flood::TESTS,
         life::TESTS,
     ];

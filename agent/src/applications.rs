@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use thiserror::Error;
 
+use crate::compile::PrefixKey;
 use crate::config::policy::Config;
+use crate::config::prefix;
 use crate::control::{BanOrder, Handler, Request, Reset};
 use crate::decide::{self, Edge, Engine, EngineError, ServiceError};
 use crate::events::{Event, EventLog, Subscription, What};
@@ -68,7 +70,9 @@ fn banned(cidr: String, seconds: Option<f64>) -> Event {
         |seconds| format!("for {}", humantime::format_duration(Duration::from_secs_f64(seconds))),
     );
     let reason = format!("kept being refused by a limit on requests: banned {time}");
-    Event { source: Some(cidr), ..Event::now(What::Banned, 1, reason) }
+    // As `agent bans` has it: an address without its whole length.
+    let source = prefix::parse(&cidr).map_or(cidr, |prefix| PrefixKey::from(&prefix).to_string());
+    Event { source: Some(source), ..Event::now(What::Banned, 1, reason) }
 }
 
 /// Applications cannot be answered.

@@ -89,7 +89,7 @@ impl Feed {
 
     fn look_at_groups(&mut self) {
         for (group, kills) in self.groups.oom_kills() {
-            let before = self.killed.insert(group.clone(), kills).unwrap_or(0);
+            let before = self.killed.insert(group.clone(), kills).unwrap_or(kills);
             if kills > before {
                 let reason = format!("out of memory: {kills} killed since its cgroup was made");
                 self.log.push(Event { group: Some(group), ..Event::now(What::OomKill, kills - before, reason) });

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
@@ -31,13 +32,30 @@ fn events(agent: &Agent<'_>, verdict: &str) -> Vec<Value> {
 
 /// Waits for what has to come.
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "no {what} within 20 seconds");
+        assert!(Instant::now() < deadline, "no {what} within a minute");
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What a program prints, line by line.
+struct Lines(Receiver<String>);
+
+impl Lines {
+    fn of(child: &mut Child) -> Self {
+        let (sender, receiver) = channel();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        // It ends with the program.
+        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self(receiver)
+    }
+
+    fn next(&self) -> String {
+        self.0.recv_timeout(Duration::from_secs(60)).expect("another line")
     }
 }
 
@@ -97,11 +115,11 @@ fn follow() {
     let mut child = network.spawn(&["events", "--follow", "--json"], |command| {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     });
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let lines = Lines::of(&mut child);
     // It follows before it has anything to say; the first event may be one of those remembered, and comes all the same.
     for last in [7, 8] {
         burst(&network, &[udp_from(last)], 50);
-        let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let event: Value = serde_json::from_str(&lines.next()).unwrap();
         assert_eq!(event["source"], format!("10.77.0.{last} port {PORT}"));
         assert_eq!((&event["limit"], &event["verdict"]), (&"dns".into(), &"throttled".into()));
         assert_eq!((&event["protocol"], &event["port"]), (&"udp".into(), &PORT.into()));
@@ -120,10 +138,10 @@ fn full_ring() {
     let mut child = network.spawn(&["events", "--follow", "--json"], |command| {
         command.stdout(Stdio::piped());
     });
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let lines = Lines::of(&mut child);
     // Heard once, so that it does follow.
     burst(&network, &[udp_from(7)], 2);
-    lines.next().unwrap().unwrap();
+    lines.next();
     agent.signal(Signal::SIGSTOP);
     network.in_client(|| {
         let sender = Sender::new();
@@ -140,7 +158,7 @@ fn full_ring() {
     // Each of those that were refused is told of, or is one of those that are told as lost.
     let (mut told, mut lost_by_ring, mut lost_by_follower) = (0, 0, 0);
     while told + lost_by_ring + lost_by_follower < u64::from(SOURCES) {
-        let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let event: Value = serde_json::from_str(&lines.next()).unwrap();
         let is_of_ring = event["reason"].as_str().unwrap().contains("ring");
         match event["verdict"].as_str().unwrap() {
             "lost" if is_of_ring => lost_by_ring += event["count"].as_u64().unwrap(),
@@ -187,8 +205,7 @@ fn hung_followers() {
     let mut child = network.spawn(&["events", "--follow", "--json", "--last", "1"], |command| {
         command.stdout(Stdio::piped());
     });
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let line = Lines::of(&mut child).next();
     assert!(serde_json::from_str::<Value>(&line).is_ok(), "{line:?}");
     child.kill().unwrap();
     child.wait().unwrap();

@@ -28,7 +28,7 @@ pub const TESTS: &[(&str, fn())] = &[
 
 /// Set for a process that is to take the terminal and panic.
 pub const PANIC: &str = "WEIR_TEST_PANIC_IN_TERMINAL";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What `main` does in such a process.
 pub fn panic_in_terminal() -> ! {

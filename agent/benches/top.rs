@@ -44,8 +44,9 @@ fn main() -> ExitCode {
     let mut frame = Frame::ethernet().ipv4([10, 0, 0, 0], [198, 51, 100, 1]).udp(7, 53, b"").build();
     for source in 0..SOURCES {
         Frame::set_ipv4_source(&mut frame, (0x0a00_0000 + source).to_be_bytes());
-        // One that passes, and one that is refused.
-        run(&datapath, &frame, 2);
+        // One that passes, and one that is refused. Not in one call: for several the kernel patches its code first.
+        run(&datapath, &frame, 1);
+        run(&datapath, &frame, 1);
     }
     let bans = BanList::default();
     let reader = Reader { config: &loaded.config, ingress: &datapath, egress: None, bans: &bans };

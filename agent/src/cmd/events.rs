@@ -73,15 +73,12 @@ fn line(event: &Event) -> String {
         number(event.count),
         event.reason
     );
-    for more in [
-        &event.protocol,
-        &event.port.map(|port| format!("port {port}")),
-        &event.direction.clone().filter(|way| way == "egress"),
-    ] {
-        if let Some(more) = more {
-            text.push_str(", ");
-            text.push_str(more);
-        }
+    let port = event.port.map(|port| format!("port {port}"));
+    // Most limits are on what comes in: only the other way is worth a word.
+    let direction = event.direction.as_ref().filter(|direction| *direction == "egress");
+    for more in event.protocol.iter().chain(&port).chain(direction) {
+        text.push_str(", ");
+        text.push_str(more);
     }
     text
 }

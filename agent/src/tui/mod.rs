@@ -77,7 +77,9 @@ pub fn run(client: Client, theme: Theme) -> anyhow::Result<()> {
     while !told_to_end.load(Ordering::Relaxed) {
         match effect {
             Effect::Quit => break,
-            Effect::Redraw => drop(screen.0.draw(|frame| draw(frame, &app, theme)).context("drawing")?),
+            Effect::Redraw => {
+                screen.0.draw(|frame| draw(frame, &app, theme)).context("drawing")?;
+            }
             Effect::Nothing => {}
         }
         effect = step(&mut app, &questions, &answers).context("reading what is typed")?;

@@ -116,7 +116,7 @@ impl Terminal {
     }
 
     /// Waits for the program to end; the terminal has to be as it was.
-    fn end(mut self) -> (ExitStatus, String) {
+    fn end(mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -135,7 +135,7 @@ impl Terminal {
             thread::sleep(Duration::from_millis(30));
         }
         assert_eq!(tcgetattr(&self.slave).unwrap().local_flags, self.flags, "echo and lines are not given back");
-        (status, self.text())
+        status
     }
 }
 
@@ -208,7 +208,7 @@ fn watch(network: &Network) {
     // Refusals are in colour.
     assert!(String::from_utf8_lossy(&terminal.shown.lock().unwrap().bytes).contains("\x1b[38;"));
     terminal.press("q");
-    assert!(terminal.end().0.success());
+    assert!(terminal.end().success());
 }
 
 fn ends() {
@@ -232,7 +232,7 @@ fn ends() {
             nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
         }
         let shown = Arc::clone(&terminal.shown);
-        let (status, _) = terminal.end();
+        let status = terminal.end();
         assert!(status.success(), "after {key:?}: {status}");
         let shown = shown.lock().unwrap();
         let written = String::from_utf8_lossy(&shown.bytes);
@@ -250,7 +250,7 @@ fn agent_goes() {
     let _agent = network.start("", LIMIT);
     terminal.wait("next agent", |text| !text.contains("NO ANSWER"));
     terminal.press("q");
-    assert!(terminal.end().0.success());
+    assert!(terminal.end().success());
 }
 
 fn panic() {
@@ -260,10 +260,9 @@ fn panic() {
         sit_down(&mut command);
         command.spawn().unwrap()
     });
-    let (status, text) = terminal.end();
-    assert!(!status.success());
     // On the terminal's own screen, where it stays to be read.
-    assert!(text.contains("a panic that the test wants"), "{text}");
+    terminal.wait("word of it", |text| text.contains("a panic that the test wants"));
+    assert!(!terminal.end().success());
 }
 
 fn no_terminal() {
@@ -277,7 +276,6 @@ fn no_terminal() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("top --once --json"));
     // A terminal and no agent: said without taking the screen.
     let terminal = Terminal::top(&network);
-    let (status, text) = terminal.end();
-    assert_eq!(status.code(), Some(1));
-    assert!(text.contains("no agent answers on"), "{text}");
+    terminal.wait("word of it", |text| text.contains("no agent answers on"));
+    assert_eq!(terminal.end().code(), Some(1));
 }

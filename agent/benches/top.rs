@@ -2,7 +2,8 @@
 //! `cargo xtask build && sudo -E WEIR_EBPF_OBJECT=target/bpf/weir.o cargo bench -p agent --bench top`.
 //!
 //! The table is filled by the kernel's program itself, run on made-up packets (BPF_PROG_TEST_RUN); nothing is attached.
-//! It ends with status 1 if half of the views take 200 ms or more.
+//! It ends with status 1 if half of the views take 200 ms or more of a CPU's
+//! time: by the clock they take longer where the machine has other things to do, and that is printed beside it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -123,7 +124,7 @@ fn time(work: &mut dyn FnMut()) -> (Duration, Duration) {
     (start.elapsed(), on_cpu() - before)
 }
 
-/// Prints what was measured; the median.
+/// Prints what was measured; the median of what it took of a CPU.
 fn report(what: &str, mut times: Vec<(Duration, Duration)>) -> Duration {
     times.sort_unstable();
     let (median, on_cpu) = times[times.len() / 2];

@@ -10,12 +10,15 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::cluster;
+use crate::compile::PrefixKey;
 use crate::config::policy::Config;
+use crate::config::prefix;
 use crate::control::{BanOrder, Handler, Request, Reset};
 use crate::decide::{self, Edge, Engine, EngineError, ServiceError};
+use crate::events::{Event, EventLog, Subscription, What};
 use crate::groups::Keeper;
 use crate::service;
-use crate::stats::{LimitStatus, Status, monotonic_nanoseconds};
+use crate::stats::{LimitStatus, Status, View, ViewQuery, monotonic_nanoseconds};
 
 /// Bans that wait to be carried out.
 const WAITING: usize = 1_024;
@@ -45,12 +48,13 @@ impl Edge for BanQueue {
 
 impl Orders {
     /// Carries out every ban, on a thread of its own, until nobody is left to order one.
-    pub fn carry_out(self, edge: Arc<service::Service>) {
+    pub fn carry_out(self, edge: Arc<service::Service>, events: Arc<EventLog>) {
         let work = move || {
             for order in self.0 {
-                let cidr = order.cidr.clone();
-                if let Err(reason) = edge.handle(Request::Ban { orders: vec![order] }) {
-                    eprintln!("banning {cidr} failed: {reason}");
+                let (cidr, time) = (order.cidr.clone(), order.for_seconds);
+                match edge.handle(Request::Ban { orders: vec![order] }) {
+                    Ok(_) => events.push(banned(cidr, time)),
+                    Err(reason) => eprintln!("banning {cidr} failed: {reason}"),
                 }
             }
         };
@@ -58,6 +62,18 @@ impl Orders {
             eprintln!("starting the thread that bans addresses failed: {error}; nobody will be banned by escalate");
         }
     }
+}
+
+/// The event of a ban that escalation led to.
+fn banned(cidr: String, seconds: Option<f64>) -> Event {
+    let time = seconds.map_or_else(
+        || "until it is lifted".to_owned(),
+        |seconds| format!("for {}", humantime::format_duration(Duration::from_secs_f64(seconds))),
+    );
+    let reason = format!("kept being refused by a limit on requests: banned {time}");
+    // As `agent bans` has it: an address without its whole length.
+    let source = prefix::parse(&cidr).map_or(cidr, |prefix| PrefixKey::from(&prefix).to_string());
+    Event { source: Some(source), ..Event::now(What::Banned, 1, reason) }
 }
 
 /// Applications cannot be answered.
@@ -92,6 +108,7 @@ pub struct Agent {
     requests: decide::Service,
     groups: Keeper,
     cluster: Option<Arc<cluster::Keeper>>,
+    events: Arc<EventLog>,
 }
 
 impl Agent {
@@ -104,8 +121,9 @@ impl Agent {
         requests: decide::Service,
         groups: Keeper,
         cluster: Option<Arc<cluster::Keeper>>,
+        events: Arc<EventLog>,
     ) -> Self {
-        Self { config, file, started: Instant::now(), packets, requests, groups, cluster }
+        Self { config, file, started: Instant::now(), packets, requests, groups, cluster, events }
     }
 
     fn status(&self) -> Result<Status, String> {
@@ -126,6 +144,14 @@ impl Agent {
         Ok(status)
     }
 
+    fn view(&self, query: ViewQuery) -> Result<View, String> {
+        let sources = match &self.packets {
+            Some(packets) => parsed(packets.handle(Request::View { query })?)?,
+            None => View::default(),
+        };
+        Ok(View { status: self.status()?, limits: self.limits()?, groups: self.groups.statuses(), ..sources })
+    }
+
     fn limits(&self) -> Result<Vec<LimitStatus>, String> {
         let mut limits: Vec<LimitStatus> = match &self.packets {
             Some(packets) => parsed(packets.handle(Request::Limits)?)?,
@@ -142,6 +168,8 @@ impl Handler for Agent {
             (Request::Status, _) => json(self.status()?),
             (Request::Limits, _) => json(self.limits()?),
             (Request::Decide { question }, _) => answer(&self.requests, &question),
+            (Request::View { query }, _) => json(self.view(query)?),
+            (Request::Events, _) => json(self.events.recent().iter().map(|event| &**event).collect::<Vec<_>>()),
             (Request::Groups, _) => json(self.groups.statuses()),
             (Request::Emergency { group, what }, _) => json(self.groups.emergency(group, what)?),
             (Request::ResetLimit { limit }, packets) => match (self.requests.engine().reset(&limit), packets) {
@@ -153,6 +181,10 @@ impl Handler for Agent {
             (Request::Top | Request::Bans, None) => json([(); 0]),
             (_, None) => Err("the config in force has no limits on packets, so nothing is known of sources".to_owned()),
         }
+    }
+
+    fn follow(&self, last: usize) -> Result<Subscription, String> {
+        self.events.follow(last).map_err(|error| error.to_string())
     }
 }
 

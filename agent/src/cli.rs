@@ -114,12 +114,24 @@ pub enum Command {
     Status(Ask),
     /// Each limit: definition, passed, throttled, would-throttle, keys tracked
     Limits(Ask),
-    /// The busiest and most throttled sources
+    /// The most throttled and busiest sources, each limit's load and process groups, live; ? tells the keys
     Top {
-        /// Print one table and end (the only way yet)
+        /// Print one table of sources and end
         #[arg(long)]
         once: bool,
         /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Who was throttled, by which limit, sampled: the first time, and then once a second
+    Events {
+        /// Go on with those that come, until it is interrupted
+        #[arg(long)]
+        follow: bool,
+        /// Only so many of those that the agent remembers; with --follow 10, else all
+        #[arg(long, value_name = "N")]
+        last: Option<usize>,
+        /// How to ask; --json prints a document a line
         #[command(flatten)]
         ask: Ask,
     },

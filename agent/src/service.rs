@@ -1,6 +1,6 @@
 //! What is in force, and what is asked of it while it is.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::ban::Ban;
@@ -14,9 +14,12 @@ use crate::compile::{Plan, PrefixKey};
 use crate::config::policy::{Config, OnExit, Unit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
-use crate::datapath::{AttachError, AttachMode, Datapath, LoadError, PinDirectory, release_others};
+use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, LoadError, PinDirectory, release_others};
+use crate::events::Event;
 use crate::host_load::{HostLoad, RoomDecision};
-use crate::stats::{BanStatus, BansRow, InterfaceStatus, Reader, Status, monotonic_nanoseconds, seconds_until};
+use crate::stats::{
+    BanStatus, BansRow, InterfaceStatus, Live, Reader, Status, View, ViewQuery, monotonic_nanoseconds, seconds_until,
+};
 
 /// How often bans that have ended are cleared away and the host's load is looked at.
 pub const PERIOD: Duration = Duration::from_millis(500);
@@ -27,6 +30,8 @@ pub struct Service {
     file: Option<String>,
     started: Instant,
     in_force: Mutex<InForce>,
+    /// What whoever watches has seen last.
+    live: Mutex<Live>,
 }
 
 /// What changes while the agent runs.
@@ -55,7 +60,7 @@ impl Service {
         interfaces: &[String],
     ) -> Result<Self, AttachError> {
         let in_force = InForce::put(&config, plan, pins, interfaces)?;
-        Ok(Self { config, file, started: Instant::now(), in_force: Mutex::new(in_force) })
+        Ok(Self { config, file, started: Instant::now(), in_force: Mutex::new(in_force), live: Mutex::default() })
     }
 
     /// How each interface is attached for what comes in.
@@ -77,6 +82,7 @@ impl Service {
     ///
     /// When a map cannot be written.
     pub fn tick(&self) -> Result<(), LoadError> {
+        self.live().forget_if_unwatched();
         let mut in_force = self.lock();
         in_force.clear_ended_bans()?;
         in_force.follow_the_host()
@@ -113,6 +119,19 @@ impl Service {
         self.lock().datapath(direction).set_share(nth, in_force.share, in_force.is_open);
     }
 
+    /// The rings that the programs in force tell their events through.
+    #[must_use]
+    pub fn event_rings(&self) -> Vec<Arc<EventRing>> {
+        let in_force = self.lock();
+        std::iter::once(&in_force.ingress).chain(&in_force.egress).map(|of| Arc::clone(of.events())).collect()
+    }
+
+    /// Takes out what those programs have told: events, and how many were lost.
+    #[must_use]
+    pub fn drain_events(&self) -> (Vec<Event>, u64) {
+        self.reader(&self.lock()).drain_events()
+    }
+
     fn lock(&self) -> MutexGuard<'_, InForce> {
         // A panic elsewhere left no half-done change that the next request does not put right.
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
@@ -125,6 +144,19 @@ impl Service {
             egress: in_force.egress.as_ref(),
             bans: &in_force.bans,
         }
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        // A panic elsewhere left figures for people to look at, no more.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is said of sources; the rest of the document is of more than packets.
+    fn view(&self, in_force: &InForce, query: &ViewQuery) -> Result<View, String> {
+        let within = query.within.as_deref().map(prefix::parse).transpose();
+        let within = within.map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
+        let within = within.as_ref().map(PrefixKey::from);
+        self.live().view(&self.reader(in_force), query, within).map_err(|error| error.to_string())
     }
 
     fn status(&self, in_force: &InForce) -> Result<Status, LoadError> {
@@ -295,6 +327,7 @@ impl Handler for Service {
             Request::Status => json(self.status(&in_force).map_err(failed)?),
             Request::Limits => json(self.reader(&in_force).limits().map_err(failed)?),
             Request::Top => json(self.reader(&in_force).top().map_err(failed)?),
+            Request::View { query } => json(self.view(&in_force, &query)?),
             Request::Show { source } => json(self.reader(&in_force).show(source).map_err(failed)?),
             Request::Reset { source } => json(Reset { forgotten: self.reader(&in_force).reset(source) }),
             Request::ResetLimit { limit } => {
@@ -317,6 +350,7 @@ impl Handler for Service {
             }
             Request::Bans => json(in_force.list_bans().map_err(failed)?),
             Request::Groups | Request::Emergency { .. } => Err("groups are kept elsewhere".to_owned()),
+            Request::Events | Request::Follow { .. } => Err("events are kept elsewhere".to_owned()),
             Request::Decide { question } => {
                 Err(format!("there is no limit {:?} on requests: the config has none", question.limit))
             }

@@ -5,9 +5,11 @@ mod ban;
 mod check;
 mod decide;
 mod detach;
+mod events;
 mod groups;
 mod run;
 mod table;
+mod top;
 
 use std::process::ExitCode;
 
@@ -27,7 +29,8 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Check { file, json } => check::check(&file, json.into()),
         Command::Status(options) => ask::status(&options),
         Command::Limits(options) => ask::limits(&options),
-        Command::Top { once, ask } => ask::top(once, &ask),
+        Command::Top { once, ask } => top::top(once.into(), &ask),
+        Command::Events { follow, last, ask } => events::events(follow.into(), last, &ask),
         Command::Show { source, ask } => ask::show(source, &ask),
         Command::Reset { source, limit, ask } => ask::reset(source, limit, &ask),
         Command::Ban { cidr, file, duration, force, ask } => {

@@ -15,6 +15,7 @@ use crate::config::policy::{Config, Mode, OnExit};
 use crate::config::{self, ssh};
 use crate::control::Server;
 use crate::datapath::{PinDirectory, default_route_interfaces, interface_names};
+use crate::events::{EventLog, Feed};
 use crate::groups::Keeper;
 use crate::service::{PERIOD, Service};
 
@@ -41,14 +42,18 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         let cluster = cluster::Keeper::start(&config, shared)?.map(Arc::new);
         introduce(&config, packets.as_deref(), &requests, &groups);
         let on_exit = config.agent.on_exit;
+        let events = Arc::new(EventLog::default());
         if let Some(packets) = &packets {
-            orders.carry_out(Arc::clone(packets));
+            orders.carry_out(Arc::clone(packets), Arc::clone(&events));
         }
-        let agent = Arc::new(Agent::new(config, file, packets.clone(), requests, groups.clone(), cluster.clone()));
+        let feed = Feed::new(Arc::clone(&events), packets.clone(), groups.clone());
+        let agent =
+            Arc::new(Agent::new(config, file, packets.clone(), requests, groups.clone(), cluster.clone(), events));
         tokio::select! {
             () = server.serve(agent) => {}
             () = keep_up(packets.as_deref()) => {}
             () = groups.keep_filled() => {}
+            () = feed.run() => {}
             result = stopped() => result?,
         }
         drop(server);

@@ -4,6 +4,7 @@
 //! client that hangs holds up nobody but itself.
 
 mod client;
+mod follow;
 mod server;
 
 pub use client::{Client, ClientError};
@@ -26,6 +27,11 @@ pub enum Request {
     Limits,
     /// A list of [`crate::stats::TopRow`].
     Top,
+    /// [`crate::stats::View`].
+    View {
+        /// Of what.
+        query: crate::stats::ViewQuery,
+    },
     /// [`crate::stats::SourceStatus`].
     Show {
         /// Whose.
@@ -57,6 +63,13 @@ pub enum Request {
     Decide {
         /// About what.
         question: crate::decide::Question,
+    },
+    /// A list of [`crate::events::Event`]: those that are remembered.
+    Events,
+    /// [`crate::events::Event`]s, a document and a line each, until the client goes.
+    Follow {
+        /// How many of those that are remembered come first.
+        last: usize,
     },
     /// A list of [`crate::groups::GroupStatus`].
     Groups,

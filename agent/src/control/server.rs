@@ -10,9 +10,12 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::events::Subscription;
+
+use super::follow;
 use super::{LONGEST_REQUEST, Request, Response};
 
 /// Who may talk at the same time; more wait.
@@ -34,6 +37,14 @@ pub trait Handler: Send + Sync + 'static {
     ///
     /// With what to tell the client.
     fn handle(&self, request: Request) -> Result<serde_json::Value, String>;
+    /// What one follower of the events gets, the last `last` of those that are remembered first.
+    ///
+    /// # Errors
+    ///
+    /// With what to tell the client.
+    fn follow(&self, _last: usize) -> Result<Subscription, String> {
+        Err("this agent tells of no events".to_owned())
+    }
 }
 
 /// The socket cannot be had.
@@ -92,8 +103,7 @@ impl Server {
                     let handler = Arc::clone(&handler);
                     tokio::spawn(async move {
                         // A client that went away or dawdled is its own loss.
-                        let _ = answer(stream, handler.as_ref()).await;
-                        drop(place);
+                        let _ = answer(stream, handler.as_ref(), place).await;
                     });
                 }
                 // Out of file descriptors, most likely: there will be some again.
@@ -110,14 +120,23 @@ impl Drop for Server {
     }
 }
 
-async fn answer(stream: UnixStream, handler: &impl Handler) -> io::Result<()> {
+async fn answer(stream: UnixStream, handler: &impl Handler, place: OwnedSemaphorePermit) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    timeout(PATIENCE, BufReader::new(read.take(LONGEST_REQUEST)).read_line(&mut line)).await??;
+    let mut read = BufReader::new(read.take(LONGEST_REQUEST));
+    timeout(PATIENCE, read.read_line(&mut line)).await??;
     if line.is_empty() {
         return Ok(());
     }
     let response = match serde_json::from_str::<Request>(&line) {
+        Ok(Request::Follow { last }) => match handler.follow(last) {
+            Ok(events) => {
+                // Followers stay, and are counted by themselves: they take nobody's place.
+                drop(place);
+                return follow::serve(read, write, events).await;
+            }
+            Err(reason) => Response::Error(reason),
+        },
         Ok(request) => handler.handle(request).map_or_else(Response::Error, Response::Ok),
         Err(error) if line.len() as u64 >= LONGEST_REQUEST => {
             Response::Error(format!("the request is longer than {LONGEST_REQUEST} bytes: {error}"))

@@ -5,8 +5,10 @@
 //! replacement of the program behind each link, and a packet sees the old policy or the new one.
 
 mod bans;
+mod batch;
 mod device;
 mod error;
+mod events;
 mod interface;
 mod pins;
 mod release;
@@ -16,12 +18,16 @@ mod traffic_control;
 
 pub use bans::{BanEntry, Bans};
 pub use error::{AttachError, LoadError};
+pub use events::{EventRing, MOST_AT_ONCE};
 pub use interface::{
     AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
 };
 pub use pins::{Inherited, PinDirectory};
 pub use release::is_kernel_too_old;
 pub use sources::{SlotView, Sources};
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use aya::maps::lpm_trie::Key as TrieKey;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray};
@@ -77,6 +83,7 @@ pub struct Datapath {
     rows: Rows,
     /// Of the limits that other hosts have a part in, by their place in the config.
     shares: std::collections::BTreeMap<usize, Share>,
+    events: Arc<EventRing>,
     attached: Vec<Attached>,
     pins: PinDirectory,
 }
@@ -118,7 +125,8 @@ impl Datapath {
             .map_max_entries("SOURCES", settings.shape.elements())
             .map_max_entries("RINGS", rings)
             .map_max_entries("COUNTERS", image.counters())
-            .map_max_entries("SIGHTINGS", SIGHTINGS);
+            .map_max_entries("SIGHTINGS", SIGHTINGS)
+            .map_max_entries("EVENTS", events::RING_BYTES);
         for map in pins::SHARED_MAPS.iter().chain(&[pins::BANS]) {
             loader.map_pin_path(map, pins.map(map));
         }
@@ -128,6 +136,7 @@ impl Datapath {
         table.set(0, TableIdentity::of(&settings), 0)?;
         let sources = Sources::map(array_of(&ebpf, "SOURCES")?, array_of(&ebpf, "RINGS")?, settings)?;
         let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
+        let events = Arc::new(EventRing::take(&mut ebpf)?);
         Ok(Self {
             ebpf,
             image,
@@ -135,6 +144,7 @@ impl Datapath {
             sources,
             rows,
             shares: Default::default(),
+            events,
             attached: Vec::new(),
             pins: pins.clone(),
         })
@@ -168,7 +178,12 @@ impl Datapath {
     ///
     /// When the map cannot be read.
     pub fn sightings(&self) -> Result<Vec<(Key, Sighted)>, LoadError> {
-        let map = HashMap::<_, Key, Sighted>::try_from(map(&self.ebpf, "SIGHTINGS")?)?;
+        let map = map(&self.ebpf, "SIGHTINGS")?;
+        let aya::maps::Map::LruHashMap(data) = map else { return Err(LoadError::ForeignObject) };
+        if let Ok(entries) = batch::entries(data.fd().as_fd(), SIGHTINGS as usize) {
+            return Ok(entries);
+        }
+        let map = HashMap::<_, Key, Sighted>::try_from(map)?;
         // A key that is evicted while the map is walked ends the walk early; what was seen until then is true.
         Ok(map.iter().map_while(Result::ok).collect())
     }
@@ -185,6 +200,12 @@ impl Datapath {
             Err(aya::maps::MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What the program tells of who is refused.
+    #[must_use]
+    pub fn events(&self) -> &Arc<EventRing> {
+        &self.events
     }
 
     /// The table of sources.

@@ -141,6 +141,13 @@ impl Groups {
         self.members.iter().map(|member| self.status(member)).collect()
     }
 
+    /// How many processes of each group were killed for want of memory.
+    #[must_use]
+    pub fn oom_kills(&self) -> Vec<(String, u64)> {
+        let kills = |member: &Member| account::read_oom_kills(&self.tree, &member.group.name);
+        self.members.iter().map(|member| (member.group.name.clone(), kills(member))).collect()
+    }
+
     fn status(&self, member: &Member) -> GroupStatus {
         let name = &member.group.name;
         GroupStatus {

@@ -1,8 +1,10 @@
 //! What the agent tells of itself: the documents behind `status`, `limits`, `top` and `show`.
 
 mod reader;
+mod view;
 
-pub use reader::{Reader, mapped, monotonic_nanoseconds, seconds_until};
+pub use reader::{Live, Reader, mapped, monotonic_nanoseconds, seconds_until};
+pub use view::{MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 
 use common::counters::Traffic;
 use serde::{Deserialize, Serialize};

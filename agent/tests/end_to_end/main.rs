@@ -4,6 +4,7 @@ mod actions;
 mod bans;
 mod cluster;
 mod escalation;
+mod events;
 mod flood;
 mod hooks;
 mod keys;
@@ -13,11 +14,15 @@ mod limits;
 #[expect(dead_code, reason = "the cluster's own tests use more of it")]
 mod redis;
 mod support;
+mod top;
 mod traffic;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
+    if std::env::var_os(top::PANIC).is_some() {
+        top::panic_in_terminal();
+    }
     let arguments = Arguments::from_args();
     let obstacle = support::obstacle();
     let is_too_old = weir::datapath::is_kernel_too_old();
@@ -34,6 +39,8 @@ fn main() {
         actions::TESTS,
         bans::TESTS,
         escalation::TESTS,
+        events::TESTS,
+        top::TESTS,
         flood::TESTS,
         life::TESTS,
     ];

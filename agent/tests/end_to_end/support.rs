@@ -282,6 +282,15 @@ impl Network {
         self.in_server(|| command.output()).unwrap()
     }
 
+    /// Starts one command of the CLI against this network's agent, with what `set_up` gives it to read and write.
+    pub fn spawn(&self, arguments: &[&str], set_up: impl FnOnce(&mut Command)) -> Child {
+        let mut command = Command::new(agent().unwrap());
+        command.args(arguments).arg("--control").arg(self.control());
+        set_up(&mut command);
+        // It needs nothing of the network: the socket is a file.
+        command.spawn().unwrap()
+    }
+
     /// Runs an agent that is expected to end by itself.
     pub fn run_to_end(&self, config: &Path) -> Output {
         let mut command = Command::new(agent().unwrap());
@@ -350,6 +359,18 @@ impl Agent<'_> {
         let output = self.network.command(&arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The documents of one command that prints one a line.
+    pub fn lines(&self, arguments: &[&str]) -> Vec<Value> {
+        let output = self.network.command(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
     /// One limit's element of `limits --json`.

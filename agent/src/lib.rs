@@ -11,5 +11,7 @@ pub mod datapath;
 pub mod decide;
 pub mod groups;
 pub mod host_load;
+pub mod metrics;
 pub mod service;
 pub mod stats;
+pub mod supervisor;

@@ -15,7 +15,9 @@ use crate::config::{self, ssh};
 use crate::control::Server;
 use crate::datapath::{PinDirectory, default_route_interfaces, interface_names};
 use crate::groups::Keeper;
+use crate::metrics::Exporter;
 use crate::service::{PERIOD, Service};
+use crate::supervisor::Supervisor;
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let Some(config) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
@@ -32,22 +34,31 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
+        let exporter = config.agent.metrics.map(Exporter::bind).transpose()?;
         let (requests, orders) = applications::start(&config)?;
         let packets = hold_packets(&config, file.clone(), plan, &interfaces)?;
         // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
         let groups = Keeper::start(&config);
-        introduce(&config, packets.as_deref(), &requests, &groups);
+        let in_force = introduce(&config, packets.as_deref(), &requests, &groups);
         let on_exit = config.agent.on_exit;
         if let Some(packets) = &packets {
             orders.carry_out(Arc::clone(packets));
         }
         let agent = Arc::new(Agent::new(config, file, packets.clone(), requests, groups.clone()));
+        if let Some(exporter) = exporter {
+            eprintln!("metrics on http://{}/metrics", exporter.address());
+            exporter.start(Arc::clone(&agent))?;
+        }
+        let supervisor = Supervisor;
+        supervisor.ready(&in_force);
         tokio::select! {
             () = server.serve(agent) => {}
+            () = supervisor.keep_alive() => {}
             () = keep_up(packets.as_deref()) => {}
             () = groups.keep_filled() => {}
             result = stopped() => result?,
         }
+        supervisor.stopping();
         drop(server);
         for problem in groups.stop(on_exit) {
             eprintln!("error: {problem}");
@@ -141,8 +152,13 @@ fn interfaces(config: &Config) -> anyhow::Result<Vec<String>> {
     Ok(interfaces)
 }
 
-/// Says what is in force, and what should be known of it.
-fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decide::Service, groups: &Keeper) {
+/// Says what is in force, and what should be known of it; returns the first in one line.
+fn introduce(
+    config: &Config,
+    packets: Option<&Service>,
+    requests: &crate::decide::Service,
+    groups: &Keeper,
+) -> String {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let does = match config.agent.mode {
         Mode::Enforce => "enforcing",
@@ -163,13 +179,15 @@ fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decid
     if let count @ 1.. = config.groups.len() {
         parts.push(format!("holding {count} process group{}", plural(count)));
     }
-    eprintln!("{}; control socket {}", parts.join("; "), config.agent.control.display());
+    let in_force = parts.join("; ");
+    eprintln!("{in_force}; control socket {}", config.agent.control.display());
     for endpoint in requests.endpoints() {
         eprintln!("deciding {endpoint}");
     }
     for note in packets.map(Service::notes).unwrap_or_default().into_iter().chain(groups.notes()) {
         eprintln!("note: {note}");
     }
+    in_force
 }
 
 /// Until SIGINT or SIGTERM.

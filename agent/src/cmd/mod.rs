@@ -5,7 +5,9 @@ mod ban;
 mod check;
 mod decide;
 mod detach;
+mod doctor;
 mod groups;
+mod package;
 mod run;
 mod table;
 
@@ -39,6 +41,9 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Groups { emergency: None, ask } => groups::groups(&ask),
         Command::Groups { emergency: Some(command), .. } => groups::emergency(&command),
         Command::Detach { config } => detach::detach(config.as_deref()),
+        Command::Doctor { config, json } => doctor::doctor(config.as_deref(), json.into()),
+        Command::Completions { shell } => package::completions(shell),
+        Command::Man => package::man(),
     }
 }
 

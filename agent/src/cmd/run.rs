@@ -153,12 +153,7 @@ fn interfaces(config: &Config) -> anyhow::Result<Vec<String>> {
 }
 
 /// Says what is in force, and what should be known of it; returns the first in one line.
-fn introduce(
-    config: &Config,
-    packets: Option<&Service>,
-    requests: &crate::decide::Service,
-    groups: &Keeper,
-) -> String {
+fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decide::Service, groups: &Keeper) -> String {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let does = match config.agent.mode {
         Mode::Enforce => "enforcing",

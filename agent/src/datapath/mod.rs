@@ -7,6 +7,7 @@
 mod bans;
 mod device;
 mod error;
+mod features;
 mod interface;
 mod pins;
 mod release;
@@ -15,11 +16,12 @@ mod traffic_control;
 
 pub use bans::{BanEntry, Bans};
 pub use error::{AttachError, LoadError};
+pub use features::{AttachedProgram, DeviceFacts, facts as device_facts};
 pub use interface::{
     AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
 };
 pub use pins::{Inherited, PinDirectory};
-pub use release::is_kernel_too_old;
+pub use release::{is_kernel_too_old, of_this_kernel as kernel_release};
 pub use sources::{SlotView, Sources};
 
 use aya::maps::lpm_trie::Key as TrieKey;

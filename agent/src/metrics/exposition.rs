@@ -1,8 +1,8 @@
 //! From the agent's documents to the text.
 
 use prometheus::process_collector::ProcessCollector;
-use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use prometheus::{CounterVec, Error};
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::ledger::Ledger;
 use crate::groups::GroupStatus;
@@ -313,7 +313,12 @@ impl Page<'_> {
             ["group"],
             each(groups, |group| group.memory.current_bytes),
         )?;
-        self.gauge("weir_group_memory_high_bytes", "Its soft limit.", ["group"], known(|group| group.memory.high_bytes))?;
+        self.gauge(
+            "weir_group_memory_high_bytes",
+            "Its soft limit.",
+            ["group"],
+            known(|group| group.memory.high_bytes),
+        )?;
         self.gauge("weir_group_memory_max_bytes", "Its hard limit.", ["group"], known(|group| group.memory.max_bytes))?;
         self.counter(
             "weir_group_oom_kills_total",

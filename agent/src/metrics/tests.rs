@@ -123,8 +123,10 @@ fn a_scraper_is_answered_and_a_wrong_request_told_what_is_right() {
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("text/plain; version=0.0.4"), "{page}");
     assert!(page.contains("\nweir_build_info{version=\"1.2.3\"} 1\n"), "{page}");
     assert!(get(address, "/").starts_with("HTTP/1.1 404"));
-    assert!(exchange(address, "POST /metrics HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        .starts_with("HTTP/1.1 405"));
+    assert!(
+        exchange(address, "POST /metrics HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .starts_with("HTTP/1.1 405")
+    );
     assert!(exchange(address, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
 }
 

@@ -41,8 +41,8 @@ const SECURITY: [&str; 2] = [
     "The control socket has mode 0660 and belongs to root and, where there is one, to the group weir. Who may open it may \
      ask (status, limits, top, show, bans, groups) and decide; what changes anything in force (ban, unban, reset, groups \
      freeze …) is for root and the user that the agent runs as.",
-    "The agent needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and for process groups of other users CAP_SYS_PTRACE; the \
-     unit weir.service gives it these and nothing else. It speaks to systemd's watchdog from the loop that does its work.",
+    "The agent needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and for process groups CAP_SYS_PTRACE, CAP_SYS_NICE and \
+     CAP_KILL; the unit weir.service gives it these and nothing else. It speaks to systemd's watchdog from the loop that does its work.",
 ];
 
 const EXAMPLES: [(&str, &str); 6] = [

@@ -22,6 +22,21 @@ pub enum ClientError {
     /// No permission.
     #[error("the control socket {} may not be used by this user: run as root, or join the group weir", .0.display())]
     NotPermitted(PathBuf),
+    /// Somebody is there and says nothing.
+    #[error("the agent on {} does not answer within {} s: it is stopped or very busy; see what its service says", path.display(), PATIENCE.as_secs())]
+    Silent {
+        /// Which socket.
+        path: PathBuf,
+    },
+    /// It went away.
+    #[error("the agent on {} closed the connection without an answer: it is ending or has just ended", path.display())]
+    Closed {
+        /// Which socket.
+        path: PathBuf,
+    },
+    /// There is something else.
+    #[error("{} is not a control socket: name the agent's with --control", .0.display())]
+    NotASocket(PathBuf),
     /// It broke off.
     #[error("talking to the agent on {} failed: {source}", path.display())]
     Broken {
@@ -64,10 +79,17 @@ impl Client {
     }
 
     fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
-        let broken = |source| ClientError::Broken { path: self.path.clone(), source };
+        let path = || self.path.clone();
+        let broken = |source: io::Error| match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Silent { path: path() },
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ClientError::Closed { path: path() },
+            _ => ClientError::Broken { path: path(), source },
+        };
         let mut stream = UnixStream::connect(&self.path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(self.path.clone()),
-            io::ErrorKind::PermissionDenied => ClientError::NotPermitted(self.path.clone()),
+            // What is no socket is refused in the same way as a socket that nobody listens on.
+            io::ErrorKind::ConnectionRefused if !is_socket(&self.path) => ClientError::NotASocket(path()),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path()),
+            io::ErrorKind::PermissionDenied => ClientError::NotPermitted(path()),
             _ => broken(error),
         })?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
@@ -77,6 +99,14 @@ impl Client {
         stream.write_all(&line).map_err(broken)?;
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).map_err(broken)?;
+        if answer.is_empty() {
+            return Err(ClientError::Closed { path: path() });
+        }
         serde_json::from_str(&answer).map_err(ClientError::Foreign)
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_socket())
 }

@@ -47,6 +47,9 @@ pub enum ServerError {
     /// Another agent answers there.
     #[error("another agent is running: it answers on {}; stop it first, or name another socket under [agent] control", .0.display())]
     Running(PathBuf),
+    /// There is something else.
+    #[error("{} is there already, and is no socket: name another path under [agent] control", .0.display())]
+    NotASocket(PathBuf),
     /// The system refused.
     #[error("listening on the control socket {} failed: {source}", path.display())]
     Listen {
@@ -80,7 +83,7 @@ impl Server {
         }
         match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => return Err(ServerError::Running(path.to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(fail)?,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => remove_dead(path)?,
             Err(_) => {}
         }
         // Nobody else may open it before it is known who may.
@@ -152,6 +155,16 @@ impl Peer {
         }
         Ok(())
     }
+}
+
+/// Removes a socket that nobody listens on any more; what is something else is somebody's.
+fn remove_dead(path: &Path) -> Result<(), ServerError> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let fail = |source| ServerError::Listen { path: path.to_owned(), source };
+    if !fs::symlink_metadata(path).map_err(fail)?.file_type().is_socket() {
+        return Err(ServerError::NotASocket(path.to_owned()));
+    }
+    fs::remove_file(path).map_err(fail)
 }
 
 /// Gives a file to the group that may use the socket, where there is one.

@@ -8,6 +8,8 @@ mod hooks;
 mod keys;
 mod life;
 mod limits;
+mod metrics;
+mod operations;
 mod support;
 mod traffic;
 
@@ -32,14 +34,21 @@ fn main() {
         escalation::TESTS,
         flood::TESTS,
         life::TESTS,
+        metrics::TESTS,
+        operations::TESTS,
     ];
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
         eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");
     }
+    let has_systemd = operations::has_systemd();
+    if !has_systemd {
+        eprintln!("skipped: what takes systemd-analyze, which this machine does not have");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
+        .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {

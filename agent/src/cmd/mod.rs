@@ -24,7 +24,11 @@ const USAGE: u8 = 2;
 ///
 /// When it failed while running; wrong usage and configs are told of here and end in exit status 2.
 pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
-    match cli.command.unwrap_or(Command::Run(cli.run)) {
+    let command = cli.command.unwrap_or(Command::Run(cli.run));
+    if !matches!(command, Command::Run(_)) {
+        end_with_the_reader();
+    }
+    match command {
         Command::Run(options) => run::run(&options),
         Command::Check { file, json } => check::check(&file, json.into()),
         Command::Status(options) => ask::status(&options),
@@ -45,6 +49,14 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Completions { shell } => package::completions(shell),
         Command::Man => package::man(),
     }
+}
+
+/// Ends quietly when nobody reads on, as `agent top --once | head -1` does, instead of failing to print.
+fn end_with_the_reader() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: no handler of anybody's is replaced: the runtime only ignores the signal. Where it is refused, printing to
+    // nobody fails as before.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
 }
 
 /// How a document is printed.

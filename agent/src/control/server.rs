@@ -51,13 +51,25 @@ pub enum ServerError {
     #[error("{} is there already, and is no socket: name another path under [agent] control", .0.display())]
     NotASocket(PathBuf),
     /// The system refused.
-    #[error("listening on the control socket {} failed: {source}", path.display())]
+    #[error("listening on the control socket {} failed: {source}; {}", path.display(), help(source))]
     Listen {
         /// Which.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
+}
+
+fn help(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "run as root, or name a path that this user may write under [agent] control",
+        io::ErrorKind::ReadOnlyFilesystem => "name a path that can be written under [agent] control",
+        io::ErrorKind::StorageFull => "make room there, or name another path under [agent] control",
+        io::ErrorKind::InvalidInput => {
+            "a socket's path has 107 bytes at most: name a shorter one under [agent] control"
+        }
+        _ => "name another path under [agent] control",
+    }
 }
 
 /// A listening control socket, removed when it is dropped.

@@ -95,6 +95,18 @@ fn what_nobody_reads_on_ends_quietly() {
 }
 
 #[test]
+fn a_disk_that_is_full_is_told() {
+    for arguments in [&["man"][..], &["check", concat!(env!("CARGO_MANIFEST_DIR"), "/../config/limits.demo.toml")]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_agent")).args(arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert_eq!(said.matches("No space left on device").count(), 1, "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+#[test]
 fn completions_know_every_verb() {
     for shell in ["bash", "zsh", "fish"] {
         let output = agent(&["completions", shell]);

@@ -23,7 +23,7 @@ const INSTALLED: [&str; 8] = [
     CONFIG,
     "usr/lib/systemd/system/weir.service",
     "usr/lib/systemd/system/weir-groups.service",
-    "usr/share/man/man1/agent.1.gz",
+    "usr/share/man/man1/agent.1",
     "usr/share/bash-completion/completions/agent",
     "usr/share/doc/weir/README.md",
     "usr/share/doc/weir/examples/weir.rules.yml",
@@ -39,6 +39,8 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
     }
     ensure!(root.has_group()?, "installed, yet there is no group weir");
     check_libraries(&root.path("usr/bin/agent"))?;
+    // Those, which are of the packages that it depends on, and no others.
+    root.provide(libraries_of(&root.path("usr/bin/agent"))?)?;
     let version = root.agent(&["--version"])?;
     ensure!(version.status.success(), "the installed agent does not start: {}", said(&version));
     let check = root.agent(&["check", "/etc/weir/limits.toml"])?;
@@ -105,13 +107,16 @@ impl Root {
             root.copy(&program, &format!("usr/bin/{name}"))?;
             libraries.extend(libraries_of(&program)?);
         }
-        // The agent's own, and what the C library loads by itself for names.
-        libraries.extend(libraries_of(Path::new("/proc/self/exe"))?);
-        for library in libraries {
-            let place = library.strip_prefix("/usr").unwrap_or(&library);
-            root.copy(&library, &format!("usr{}", place.display()))?;
-        }
+        root.provide(libraries)?;
         Ok(root)
+    }
+
+    /// This machine's libraries.
+    fn provide(&self, libraries: impl IntoIterator<Item = PathBuf>) -> Result<()> {
+        libraries.into_iter().try_for_each(|library| {
+            let place = library.to_string_lossy();
+            self.copy(&library, &format!("usr{}", place.strip_prefix("/usr").unwrap_or(&place)))
+        })
     }
 
     fn path(&self, path: &str) -> PathBuf {

@@ -23,6 +23,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("systemd_is_told_of_readiness_and_a_stuck_loop_is_not_called_alive", notifications),
     ("the_capabilities_of_the_unit_are_enough_for_limits_and_groups", unit_capabilities),
     ("doctor_tells_what_works_what_does_not_and_the_fix", doctor),
+    ("a_bpf_file_system_that_is_read_only_is_told_with_the_fix", read_only_bpffs),
     ("a_dead_a_silent_and_a_wrong_socket_are_each_told_apart", sockets),
 ];
 
@@ -243,6 +244,13 @@ impl Waiting {
     fn new(program: &Path, user: u32) -> Self {
         Self(Command::new(program).arg("60").uid(user).gid(user).spawn().unwrap())
     }
+
+    /// What it says until it ends.
+    fn rest(&mut self) -> String {
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
+    }
 }
 
 impl Drop for Waiting {
@@ -288,10 +296,10 @@ fn unit_capabilities() {
             Ok(())
         });
     }
-    let mut child = network.in_server(|| command.spawn()).unwrap();
+    let mut agent = Waiting(network.in_server(|| command.spawn()).unwrap());
     let deadline = Instant::now() + Duration::from_secs(60);
     while !network.command(&["status"]).status.success() {
-        assert!(child.try_wait().unwrap().is_none(), "the agent ended: {}", said(&child.wait_with_output().unwrap()));
+        assert!(agent.0.try_wait().unwrap().is_none(), "the agent ended: {}", agent.rest());
         assert!(Instant::now() < deadline, "the agent did not answer within a minute");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -319,10 +327,10 @@ fn unit_capabilities() {
         std::thread::sleep(Duration::from_millis(100));
     }
     network.told(&["groups", "kill", "held"]);
-    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    assert!(!network.has_program() && !network.has_pins(), "{}", said(&output));
+    kill(Pid::from_raw(agent.0.id() as i32), Signal::SIGTERM).unwrap();
+    let said = agent.rest();
+    assert!(agent.0.wait().unwrap().success(), "{said}");
+    assert!(!network.has_program() && !network.has_pins(), "{said}");
 }
 
 fn doctor() {
@@ -374,6 +382,36 @@ fn doctor() {
     assert!(text.contains("this user lacks") && text.contains("fix: run as root"), "{text}");
     let output = network.command(&["doctor", "--config", "/nonexistent.toml"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+}
+
+fn read_only_bpffs() {
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+    let network = Network::new();
+    let config = network.config("", LIMIT);
+    let none: Option<&str> = None;
+    // Read-only to one thread, and to what it starts.
+    let output = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(arguments).arg("--config").arg(&config);
+        network
+            .in_server(|| {
+                unshare(CloneFlags::CLONE_NEWNS).unwrap();
+                mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+                let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+                mount(none, "/sys/fs/bpf", none, flags, none).unwrap();
+                command.output()
+            })
+            .unwrap()
+    };
+    let run = output(&[]);
+    assert_eq!(run.status.code(), Some(1), "{}", said(&run));
+    assert!(said(&run).contains("Read-only file system") && said(&run).contains("/sys/fs/bpf"), "{}", said(&run));
+    assert!(!network.has_pins() && !network.has_program() && !network.control().exists());
+    let doctor = output(&["doctor"]);
+    let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert_eq!(doctor.status.code(), Some(1), "{text}");
+    assert!(text.contains("is read-only") && text.contains("fix: mount -o remount,rw /sys/fs/bpf"), "{text}");
 }
 
 fn sockets() {

@@ -21,10 +21,16 @@ pub struct Arguments {
     /// Only make it; trying it takes root, for chroot.
     #[arg(long)]
     no_check: bool,
+    /// Make nothing: try a package that was made, and the upgrade to another.
+    #[arg(long = "try", num_args = 2, value_names = ["PACKAGE", "NEXT"], conflicts_with = "no_check")]
+    tried: Vec<PathBuf>,
 }
 
 /// Ends with the path of the package.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if let [package, next] = arguments.tried.as_slice() {
+        return package_check::run(package, next);
+    }
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
     if process::find("dpkg-shlibdeps").is_none() {
@@ -32,7 +38,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let built = build::all(&workspace, &toolchain, Profile::Release)?;
     let folder = workspace.target.join("package");
-    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    // Where cargo-deb looks, wherever the target directory is.
+    let made = workspace.target.join("release").join("package");
+    for folder in [&folder, &made] {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
     for (file, arguments) in [
         ("agent.1", &["man"][..]),
         ("agent.bash", &["completions", "bash"]),
@@ -40,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ("agent.zsh", &["completions", "zsh"]),
     ] {
         let text = process::capture(Command::new(&built.agent).args(arguments))?;
-        fs::write(folder.join(file), text).with_context(|| format!("writing {file}"))?;
+        fs::write(made.join(file), text).with_context(|| format!("writing {file}"))?;
     }
     let package = make(&workspace, &folder, None)?;
     if arguments.no_check || !nix::unistd::geteuid().is_root() {
@@ -64,6 +74,6 @@ fn make(workspace: &Workspace, folder: &Path, version: Option<&str>) -> Result<P
         deb.args(["--deb-version", version]);
     }
     let said = process::capture(&mut deb).context("making the package")?;
-    let path = said.lines().map(str::trim).filter(|line| line.ends_with(".deb")).next_back();
+    let path = said.lines().map(str::trim).rfind(|line| line.ends_with(".deb"));
     path.map(PathBuf::from).with_context(|| format!("reading which package cargo-deb made: it printed\n{said}"))
 }

@@ -87,7 +87,9 @@ struct Root(tempfile::TempDir);
 impl Root {
     fn new() -> Result<Self> {
         let root = Self(tempfile::tempdir().context("making a directory")?);
-        for folder in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "etc", "tmp", "usr/bin"] {
+        for folder in
+            ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "dev", "etc", "tmp", "usr/bin"]
+        {
             fs::create_dir_all(root.path(folder)).with_context(|| format!("making {folder}"))?;
         }
         for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
@@ -99,6 +101,8 @@ impl Root {
         {
             root.write(&format!("etc/{file}"), text)?;
         }
+        // A plain file takes what nobody is to read as well as the device would.
+        root.write("dev/null", "")?;
         root.write("etc/nsswitch.conf", "passwd: files\ngroup: files\n")?;
         root.write("etc/login.defs", "SYS_GID_MIN 100\nSYS_GID_MAX 999\n")?;
         let mut libraries = BTreeSet::new();

@@ -200,4 +200,20 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// What this host can and cannot do, and the command that fixes it; ends with 1 if the config needs what is missing
+    Doctor {
+        /// The config to look at the host for; without one, what an agent without a config needs
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print one JSON document instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a shell's completions, for packages
+    Completions {
+        /// Which shell's
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, for packages: agent man | man -l -
+    Man,
 }

@@ -1,9 +1,11 @@
 //! `cargo xtask`: sets up, builds, checks and tests Weir. One module a verb, in `cmd`.
 
 mod apt;
+mod cargo_tools;
 mod cleanup;
 mod cmd;
 mod object;
+mod package_check;
 mod process;
 mod tally;
 mod toolchain;
@@ -35,6 +37,8 @@ enum Verb {
     Accuracy,
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
+    Package(cmd::package::Arguments),
+    Rest(cmd::rest::Arguments),
     /// Remove what interrupted tests left on this machine.
     Cleanup,
 }
@@ -48,6 +52,8 @@ fn main() -> ExitCode {
         Verb::Demo => cmd::demo::run(),
         Verb::Test(arguments) => cmd::test::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),
+        Verb::Package(arguments) => cmd::package::run(&arguments),
+        Verb::Rest(arguments) => cmd::rest::run(&arguments),
         Verb::Cleanup => cmd::cleanup::run(),
     };
     match done {

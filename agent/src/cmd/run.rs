@@ -17,7 +17,9 @@ use crate::control::Server;
 use crate::datapath::{PinDirectory, default_route_interfaces, interface_names};
 use crate::events::{EventLog, Feed};
 use crate::groups::Keeper;
+use crate::metrics::Exporter;
 use crate::service::{PERIOD, Service};
+use crate::supervisor::Supervisor;
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let Some(config) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
@@ -34,13 +36,14 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
+        let exporter = config.agent.metrics.map(Exporter::bind).transpose()?;
         let (requests, orders) = applications::start(&config)?;
         let packets = hold_packets(&config, file.clone(), plan, &interfaces)?;
         // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
         let groups = Keeper::start(&config);
         let shared = cluster::shared(&config, packets.as_ref(), &requests.shared_engine());
         let cluster = cluster::Keeper::start(&config, shared)?.map(Arc::new);
-        introduce(&config, packets.as_deref(), &requests, &groups);
+        let in_force = introduce(&config, packets.as_deref(), &requests, &groups);
         let on_exit = config.agent.on_exit;
         let events = Arc::new(EventLog::default());
         if let Some(packets) = &packets {
@@ -49,13 +52,21 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         let feed = Feed::new(Arc::clone(&events), packets.clone(), groups.clone());
         let agent =
             Arc::new(Agent::new(config, file, packets.clone(), requests, groups.clone(), cluster.clone(), events));
+        if let Some(exporter) = exporter {
+            eprintln!("metrics on http://{}/metrics", exporter.address());
+            exporter.start(Arc::clone(&agent))?;
+        }
+        let supervisor = Supervisor;
+        supervisor.ready(&in_force);
         tokio::select! {
             () = server.serve(agent) => {}
+            () = supervisor.keep_alive() => {}
             () = keep_up(packets.as_deref()) => {}
             () = groups.keep_filled() => {}
             () = feed.run() => {}
             result = stopped() => result?,
         }
+        supervisor.stopping();
         drop(server);
         for problem in groups.stop(on_exit) {
             eprintln!("error: {problem}");
@@ -153,8 +164,8 @@ fn interfaces(config: &Config) -> anyhow::Result<Vec<String>> {
     Ok(interfaces)
 }
 
-/// Says what is in force, and what should be known of it.
-fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decide::Service, groups: &Keeper) {
+/// Says what is in force, and what should be known of it; returns the first in one line.
+fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decide::Service, groups: &Keeper) -> String {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let does = match config.agent.mode {
         Mode::Enforce => "enforcing",
@@ -179,13 +190,15 @@ fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decid
         let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
         parts.push(format!("keeping limits with other hosts as {} through {}", cluster.node, stores.join(", ")));
     }
-    eprintln!("{}; control socket {}", parts.join("; "), config.agent.control.display());
+    let in_force = parts.join("; ");
+    eprintln!("{in_force}; control socket {}", config.agent.control.display());
     for endpoint in requests.endpoints() {
         eprintln!("deciding {endpoint}");
     }
     for note in packets.map(Service::notes).unwrap_or_default().into_iter().chain(groups.notes()) {
         eprintln!("note: {note}");
     }
+    in_force
 }
 
 /// Until SIGINT or SIGTERM.

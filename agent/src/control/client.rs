@@ -24,6 +24,21 @@ pub enum ClientError {
     /// No permission.
     #[error("the control socket {} may not be used by this user: run as root, or join the group weir", .0.display())]
     NotPermitted(PathBuf),
+    /// Somebody is there and says nothing.
+    #[error("the agent on {} does not answer within {} s: it is stopped or very busy; see what its service says", path.display(), PATIENCE.as_secs())]
+    Silent {
+        /// Which socket.
+        path: PathBuf,
+    },
+    /// It went away.
+    #[error("the agent on {} closed the connection without an answer: it is ending or has just ended", path.display())]
+    Closed {
+        /// Which socket.
+        path: PathBuf,
+    },
+    /// There is something else.
+    #[error("{} is not a control socket: name the agent's with --control", .0.display())]
+    NotASocket(PathBuf),
     /// It broke off.
     #[error("talking to the agent on {} failed: {source}", path.display())]
     Broken {
@@ -92,7 +107,12 @@ impl Client {
     }
 
     fn broken(&self, source: io::Error) -> ClientError {
-        ClientError::Broken { path: self.path.clone(), source }
+        let path = self.path.clone();
+        match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Silent { path },
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ClientError::Closed { path },
+            _ => ClientError::Broken { path, source },
+        }
     }
 
     fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
@@ -100,17 +120,20 @@ impl Client {
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).map_err(|error| self.broken(error))?;
         if answer.is_empty() {
-            return Err(ClientError::Gone(self.path.clone()));
+            return Err(ClientError::Closed { path: self.path.clone() });
         }
         serde_json::from_str(&answer).map_err(ClientError::Foreign)
     }
 
     /// Connects and asks; what the stream has to read is the answer.
     fn send(&self, request: &Request) -> Result<UnixStream, ClientError> {
+        let path = || self.path.clone();
         let broken = |error| self.broken(error);
         let mut stream = UnixStream::connect(&self.path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(self.path.clone()),
-            io::ErrorKind::PermissionDenied => ClientError::NotPermitted(self.path.clone()),
+            // What is no socket is refused in the same way as a socket that nobody listens on.
+            io::ErrorKind::ConnectionRefused if !is_socket(&self.path) => ClientError::NotASocket(path()),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path()),
+            io::ErrorKind::PermissionDenied => ClientError::NotPermitted(path()),
             _ => broken(error),
         })?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
@@ -120,4 +143,9 @@ impl Client {
         stream.write_all(&line).map_err(broken)?;
         Ok(stream)
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_socket())
 }

@@ -1,7 +1,8 @@
 //! The control socket: one JSON document in, one out, a line each.
 //!
 //! Every request is bounded in size and time, and the answer is made before the next request is looked at, so that a
-//! client that hangs holds up nobody but itself.
+//! client that hangs holds up nobody but itself. Who may open the socket may ask; what changes anything is for root and
+//! for the user the agent runs as.
 
 mod client;
 mod follow;
@@ -80,6 +81,21 @@ pub enum Request {
         /// What to do to it.
         what: Emergency,
     },
+}
+
+impl Request {
+    /// Whether this only asks: what it leaves behind is nothing but what an application's decision charges.
+    #[must_use]
+    pub fn only_asks(&self) -> bool {
+        match self {
+            Self::View { .. } | Self::Events | Self::Follow { .. } => true,
+            Self::Status | Self::Limits | Self::Top | Self::Show { .. } | Self::Bans | Self::Groups => true,
+            // An application may decide here as it may over HTTP.
+            Self::Decide { .. } => true,
+            Self::Reset { .. } | Self::ResetLimit { .. } => false,
+            Self::Ban { .. } | Self::Unban { .. } | Self::Emergency { .. } => false,
+        }
+    }
 }
 
 /// A prefix to ban.

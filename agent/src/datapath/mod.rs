@@ -9,6 +9,7 @@ mod batch;
 mod device;
 mod error;
 mod events;
+mod features;
 mod interface;
 mod pins;
 mod release;
@@ -19,11 +20,12 @@ mod traffic_control;
 pub use bans::{BanEntry, Bans};
 pub use error::{AttachError, LoadError};
 pub use events::{EventRing, MOST_AT_ONCE};
+pub use features::{AttachedProgram, DeviceFacts, facts as device_facts};
 pub use interface::{
     AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
 };
 pub use pins::{Inherited, PinDirectory};
-pub use release::is_kernel_too_old;
+pub use release::{is_kernel_too_old, of_this_kernel as kernel_release};
 pub use sources::{SlotView, Sources};
 
 use std::os::fd::AsFd;

@@ -26,6 +26,7 @@ pub use emergency::Emergency;
 pub use error::GroupsError;
 pub use leave::detach;
 pub use limit::host_percent;
+pub use tree::{Controller, Tree, Version};
 pub use watch::Keeper;
 
 use std::collections::{BTreeSet, HashMap};
@@ -36,7 +37,7 @@ use self::elastic::{Demand, Elastic};
 use self::kernel::Network;
 use self::matcher::Matchers;
 use self::origins::Origins;
-use self::tree::{Cpuset, Tree};
+use self::tree::Cpuset;
 use crate::config::policy::{AgentConfig, Config, Mode};
 use crate::config::policy_group::{self, Group};
 use crate::host_load::Sample;

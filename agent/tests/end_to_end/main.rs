@@ -10,6 +10,8 @@ mod hooks;
 mod keys;
 mod life;
 mod limits;
+mod metrics;
+mod operations;
 #[path = "../redis/mod.rs"]
 #[expect(dead_code, reason = "the cluster's own tests use more of it")]
 mod redis;
@@ -43,6 +45,8 @@ fn main() {
         top::TESTS,
         flood::TESTS,
         life::TESTS,
+        metrics::TESTS,
+        operations::TESTS,
     ];
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
@@ -51,10 +55,15 @@ fn main() {
     if let (None, Some(reason)) = (obstacle, redis::obstacle()) {
         eprintln!("skipped: limits of many hosts: {reason}");
     }
+    let has_systemd = operations::has_systemd();
+    if !has_systemd {
+        eprintln!("skipped: what takes systemd-analyze, which this machine does not have");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
         .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
+        .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {

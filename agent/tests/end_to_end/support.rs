@@ -276,7 +276,7 @@ impl Network {
         let mut command = Command::new(agent().unwrap());
         command.env(variable, value);
         command.args(arguments);
-        if !matches!(arguments.first(), Some(&"check" | &"detach" | &"--config")) {
+        if !matches!(arguments.first(), Some(&"check" | &"detach" | &"doctor" | &"--config")) {
             command.arg("--control").arg(self.control());
         }
         self.in_server(|| command.output()).unwrap()

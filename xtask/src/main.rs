@@ -1,6 +1,7 @@
 //! `cargo xtask`: sets up, builds, checks and tests Weir. One module a verb, in `cmd`.
 
 mod apt;
+mod bench;
 mod cleanup;
 mod cmd;
 mod object;
@@ -31,6 +32,7 @@ enum Verb {
     Lint,
     Test(cmd::test::Arguments),
     Vm(cmd::vm::Arguments),
+    Bench(cmd::bench::Arguments),
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
     /// Remove what interrupted tests left on this machine.
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Verb::Demo => cmd::demo::run(),
         Verb::Test(arguments) => cmd::test::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),
+        Verb::Bench(arguments) => cmd::bench::run(&arguments),
         Verb::Cleanup => cmd::cleanup::run(),
     };
     match done {

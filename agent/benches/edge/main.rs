@@ -1,10 +1,15 @@
 //! Weir beside what a user would pick instead; `cargo xtask bench` runs this and makes tables and plots of what it
 //! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
 
+mod flood;
 mod measure;
+mod memory;
+mod network;
 mod packet;
 mod policies;
 mod programs;
+mod rivals;
+mod served;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,6 +41,12 @@ struct Arguments {
 enum Part {
     /// Nanoseconds a packet, by BPF_PROG_TEST_RUN.
     Packet,
+    /// Packets a second over veth.
+    Flood,
+    /// What a server still serves under a flood.
+    Served,
+    /// Bytes of kernel memory for each source.
+    Memory,
 }
 
 fn main() -> ExitCode {
@@ -53,6 +64,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     let only = arguments.only.as_deref().unwrap_or("");
     let series = match arguments.part {
         Part::Packet => packet::run(arguments.rounds, only)?,
+        Part::Flood => flood::run(arguments.rounds, only)?,
+        Part::Served => served::run(arguments.rounds, only)?,
+        Part::Memory => memory::run(arguments.rounds, only)?,
     };
     measure::write(&arguments.out, &series)
 }

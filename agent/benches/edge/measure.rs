@@ -1,6 +1,6 @@
 //! Figures: what was measured, and of what.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -58,4 +58,38 @@ pub fn pin(cpu: usize) -> Result<()> {
 /// What this thread has worked: time in which others had its processor is not counted.
 pub fn worked() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
+}
+
+/// What a CPU has worked for the packets that this thread, which keeps to it, has sent: by this thread itself, and by
+/// the kernel's own thread that takes over what there is too much of.
+pub struct CpuTime {
+    helper: Option<PathBuf>,
+}
+
+impl CpuTime {
+    /// Of this CPU.
+    pub fn of(cpu: usize) -> Self {
+        Self { helper: kernel_threads(&format!("ksoftirqd/{cpu}\n")).pop() }
+    }
+
+    /// So far.
+    pub fn now(&self) -> Result<Duration> {
+        let helper = self.helper.as_deref().map(scheduled).transpose()?.unwrap_or_default();
+        Ok(worked()? + helper)
+    }
+}
+
+/// The folders in /proc of the kernel's threads whose name begins so.
+pub fn kernel_threads(name: &str) -> Vec<PathBuf> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_it = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+    processes.filter(is_it).collect()
+}
+
+/// How long a thread has run, by its folder in /proc.
+pub fn scheduled(thread: &Path) -> Result<Duration> {
+    let path = thread.join("schedstat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
+    Ok(Duration::from_nanos(nanoseconds.with_context(|| format!("{} has no figure", path.display()))?))
 }

@@ -103,7 +103,7 @@ impl Case {
                 self.harness.walk(Order::Random, keys)?;
             }
             Sources::New => {
-                self.harness.walk(Order::New, 1 << 32)?;
+                self.harness.walk(Order::New, Order::MOST_NEW)?;
                 self.run(2_000_000)?;
             }
         }

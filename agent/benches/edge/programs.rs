@@ -23,8 +23,13 @@ pub enum Order {
     Orderly = 0,
     /// Any of them, whichever was before.
     Random = 1,
-    /// Every one only once, of 2³².
+    /// Every one only once, of [`Order::MOST_NEW`].
     New = 2,
+}
+
+impl Order {
+    /// From 64.0.0.0 on, up to 95.255.255.255: all of them addresses that a host may have.
+    pub const MOST_NEW: u64 = 1 << 29;
 }
 
 /// As in harness.c.
@@ -35,9 +40,22 @@ struct Walk {
     keys: u64,
     order: u32,
     first: u32,
+    interval: u64,
+    due: u64,
+    sent: u64,
+    polite_every: u64,
 }
 
-// SAFETY: four integers without padding, laid out as in C.
+/// How packets follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Nanoseconds from one to the next, 0 for as fast as it goes.
+    pub interval: u64,
+    /// Every so many, one is from a polite source, of which there are 50 from 172.16.0.1 on; 0 for none.
+    pub polite_every: u64,
+}
+
+// SAFETY: integers without padding, laid out as in C.
 unsafe impl Pod for Walk {}
 
 /// Reads one of the objects built for the benchmark.
@@ -94,7 +112,7 @@ impl Harness {
         let mut loader = EbpfLoader::new();
         loader.override_global("INTERFACE", &interface, true);
         let mut ebpf = loader.load(&object("harness.o")?).context("loading harness.o")?;
-        for name in ["drop", "generate", "send"] {
+        for name in ["drop", "pass", "generate", "send"] {
             load_xdp(&mut ebpf, name)?;
         }
         let tc: &mut SchedClassifier =
@@ -103,11 +121,24 @@ impl Harness {
         Ok(Self(ebpf))
     }
 
-    /// The next packet is of the first of `keys` sources.
+    /// The next packet is of the first of `keys` sources, and packets follow each other as fast as it goes.
     pub fn walk(&mut self, order: Order, keys: u64) -> Result<()> {
+        self.walk_paced(order, keys, Pace { interval: 0, polite_every: 0 })
+    }
+
+    /// The same, evenly.
+    pub fn walk_paced(&mut self, order: Order, keys: u64, pace: Pace) -> Result<()> {
+        let Pace { interval, polite_every } = pace;
+        let first = u32::from_be_bytes([if order == Order::New { 64 } else { 10 }, 0, 0, 0]);
+        let walk = Walk { position: 0, keys, order: order as u32, first, interval, due: 0, sent: 0, polite_every };
         let mut map = Array::<_, Walk>::try_from(self.0.map_mut("WALK").context("harness.o has no WALK")?)?;
-        let first = if order == Order::New { 0 } else { u32::from_be_bytes([10, 0, 0, 0]) };
-        Ok(map.set(0, Walk { position: 0, keys, order: order as u32, first }, 0)?)
+        Ok(map.set(0, walk, 0)?)
+    }
+
+    /// How many packets it has sent since the walk began.
+    pub fn sent(&self) -> Result<u64> {
+        let map = Array::<_, Walk>::try_from(self.0.map("WALK").context("harness.o has no WALK")?)?;
+        Ok(map.get(&0, 0)?.sent)
     }
 
     /// Has the generator hand its packets to `program`.
@@ -119,6 +150,11 @@ impl Harness {
     /// One of its XDP programs.
     pub fn xdp(&self, name: &str) -> Result<&Xdp> {
         xdp(&self.0, name)
+    }
+
+    /// One of its XDP programs, to attach it.
+    pub fn xdp_mut(&mut self, name: &str) -> Result<&mut Xdp> {
+        Ok(self.0.program_mut(name).with_context(|| format!("there is no program {name}"))?.try_into()?)
     }
 
     /// Runs its program for traffic control and returns the verdict.

@@ -15,7 +15,8 @@ const volatile __u64 TOLERANCE_NS = 1000000000;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1000000);
+	/* As many as anybody has to remember, with some room: it evicts before it is full. */
+	__uint(max_entries, 1048576);
 	__type(key, __u64);
 	__type(value, __u64);
 } SOURCES SEC(".maps");

@@ -10,6 +10,7 @@ mod policies;
 mod programs;
 mod rivals;
 mod served;
+mod whole;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,6 +48,8 @@ enum Part {
     Served,
     /// Bytes of kernel memory for each source.
     Memory,
+    /// Reloads and looks.
+    Agent,
 }
 
 fn main() -> ExitCode {
@@ -67,6 +70,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Flood => flood::run(arguments.rounds, only)?,
         Part::Served => served::run(arguments.rounds, only)?,
         Part::Memory => memory::run(arguments.rounds, only)?,
+        Part::Agent => whole::run(arguments.rounds, only)?,
     };
     measure::write(&arguments.out, &series)
 }

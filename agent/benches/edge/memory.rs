@@ -66,7 +66,8 @@ fn maps() -> Result<Vec<f64>> {
     for entry in fs::read_dir("/proc/self/fdinfo").context("reading /proc/self/fdinfo")? {
         // One that was closed meanwhile is none of ours.
         let text = fs::read_to_string(entry?.path()).unwrap_or_default();
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")?.parse().ok());
+        let field =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")?.parse().ok());
         if let (Some(memlock), Some(id)) = (field("memlock"), field("map_id"))
             && !seen.contains(&id)
         {

@@ -108,7 +108,8 @@ impl Lane {
             let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
             let names = lines.next().context("/proc/net/snmp has no Ip")?.split(' ');
             let mut pairs = names.zip(lines.next().context("/proc/net/snmp has no figures")?.split(' '));
-            let delivered = pairs.find(|(name, _)| *name == "InDelivers").context("/proc/net/snmp has no InDelivers")?;
+            let delivered =
+                pairs.find(|(name, _)| *name == "InDelivers").context("/proc/net/snmp has no InDelivers")?;
             let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
             let row = text.lines().find_map(|line| line.trim().strip_prefix(INTERFACE)?.strip_prefix(':'));
             let frames = row.and_then(|row| row.split_whitespace().nth(1)).context("/proc/net/dev has no such row")?;

@@ -124,7 +124,9 @@ enum Programs {
 impl Rival {
     /// Has it hold the lane's interface.
     pub fn hold(self, lane: &Lane, limit: Limit) -> Result<Holding> {
-        self.try_hold(lane, limit).map(|programs| Holding { _programs: programs }).with_context(|| self.name().to_owned())
+        self.try_hold(lane, limit)
+            .map(|programs| Holding { _programs: programs })
+            .with_context(|| self.name().to_owned())
     }
 
     fn try_hold(self, lane: &Lane, limit: Limit) -> Result<Programs> {

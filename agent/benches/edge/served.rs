@@ -63,12 +63,8 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let case = "under a flood of 2 million/s";
     let series =
         |unit| -> Vec<Series> { rivals.iter().map(|rival| Series::new(PART, case, rival.name(), unit)).collect() };
-    let units = [
-        "% of polite requests served",
-        "% of a CPU to receive",
-        "% of a CPU to serve",
-        "million flooding packets/s",
-    ];
+    let units =
+        ["% of polite requests served", "% of a CPU to receive", "% of a CPU to serve", "million flooding packets/s"];
     let mut measured = units.map(series);
     for _ in 0..rounds {
         for (nth, (one, receiving)) in flooded.iter_mut().enumerate() {

@@ -86,7 +86,6 @@ pub fn text(rows: &[Vec<String>]) -> String {
 }
 
 /// For a document.
-#[cfg(test)]
 pub fn markdown(rows: &[Vec<String>]) -> String {
     let Some((head, body)) = rows.split_first() else { return String::new() };
     let mut text = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));

@@ -22,7 +22,7 @@ pub struct Arguments {
     /// What to measure; everything if nothing is named.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// Few rounds, to see that everything works; what is written goes to the target folder.
+    /// Few rounds, to see that everything in the kernel's reach works; what is written goes to the target folder.
     #[arg(long)]
     quick: bool,
     /// Only what has this in its name, and what it is compared with; of named parts.
@@ -91,7 +91,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "loading BPF programs and making network namespaces needs root: run as root"
     );
     let workspace = Workspace::locate()?;
-    let parts = if arguments.parts.is_empty() { Part::value_variants() } else { &arguments.parts };
+    let parts = match (arguments.parts.as_slice(), arguments.quick) {
+        // Decisions have no use for fewer rounds, and say nothing without an optimised build.
+        ([], true) => &Part::value_variants()[..Part::Decisions as usize],
+        ([], false) => Part::value_variants(),
+        (parts, _) => parts,
+    };
     let is_packet_alone = parts == [Part::Packet];
     let toolchain = setup::ensure(if is_packet_alone { Group::Build } else { Group::Bench }, Detail::Changes)?;
     let llvm = toolchain.compiler.llvm;
@@ -144,7 +149,7 @@ impl Bench {
         let (quickly, well) = part.rounds();
         let rounds = arguments.rounds.unwrap_or(if arguments.quick { quickly } else { well });
         let out = self.folder.join(part.name()).with_extension("json");
-        let mut bench = self.cargo_bench("edge", part == Part::Packet && arguments.parts == [Part::Packet]);
+        let mut bench = self.cargo_bench("edge", arguments.quick || arguments.parts == [Part::Packet]);
         bench.args(["--", part.name(), "--rounds", &rounds.to_string(), "--out"]).arg(&out);
         if let Some(only) = &arguments.only {
             bench.args(["--only", only]);
@@ -169,12 +174,11 @@ impl Bench {
         Ok(figures.join("\n"))
     }
 
-    /// What is measured by itself is in the kernel, whoever starts it: `is_quick` is a quicker build for whoever changes
-    /// that.
-    fn cargo_bench(&self, name: &str, is_quick: bool) -> Command {
+    /// `is_unoptimised` builds it quicker, for those who change what is in the kernel and so the same in any case.
+    fn cargo_bench(&self, name: &str, is_unoptimised: bool) -> Command {
         let mut bench = self.workspace.cargo();
         bench.args(["bench", "--quiet", "--locked", "--package", "agent", "--bench", name]);
-        if is_quick {
+        if is_unoptimised {
             bench.args(["--profile", "dev"]);
         }
         bench.env("WEIR_BENCH_OBJECTS", &self.folder).env("WEIR_EBPF_OBJECT", &self.object);

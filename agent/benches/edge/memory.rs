@@ -27,11 +27,16 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let mut measured: Vec<(Rival, Series)> =
         rivals.map(|rival| (rival, Series::new(PART, case, rival.name(), "bytes a key"))).collect();
     for _ in 0..rounds {
+        // All stay until the round is over: what one gives back late would count against the next.
+        let mut held = Vec::new();
+        let mut before = settled()?;
         for (nth, (rival, series)) in measured.iter_mut().enumerate() {
-            let before = settled()?;
             let mut flooded = Flooded::new(&sender, nth, *rival, REFUSING)?;
             flooded.warm(MILLION)?;
-            series.samples.push((kernel_memory()? - before) / MILLION as f64);
+            let after = kernel_memory()?;
+            series.samples.push((after - before) / MILLION as f64);
+            before = after;
+            held.push(flooded);
         }
     }
     series.extend(measured.into_iter().map(|(_, series)| series));
@@ -82,12 +87,15 @@ fn maps() -> Result<Vec<f64>> {
 /// The same once it stands still: what was dropped is given back when the kernel gets round to it.
 fn settled() -> Result<f64> {
     const ENOUGH: f64 = 1e6;
+    const LOOKS: u32 = 3;
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut last = kernel_memory()?;
+    let mut still = 0;
     loop {
-        thread::sleep(Duration::from_millis(800));
+        thread::sleep(Duration::from_millis(500));
         let now = kernel_memory()?;
-        if (last - now).abs() < ENOUGH || Instant::now() > deadline {
+        still = if (last - now).abs() < ENOUGH { still + 1 } else { 0 };
+        if still == LOOKS || Instant::now() > deadline {
             return Ok(now);
         }
         last = now;

@@ -37,12 +37,12 @@ pub struct Flooded {
 /// One packet for each source, and none after it.
 pub const REFUSING: Limit = Limit { count: 1, per: Per::Hour, burst: 1 };
 
-/// A limit on so many sources such that a twentieth of [`OFFERED`] passes, if each rival has its turn and waits for the
-/// others'.
+/// A limit on so many sources such that a twentieth of a turn passes: what a bucket holds comes back before its next
+/// turn. With a hundred thousand sources or more it comes back more slowly than a run lasts, and nearly nothing passes.
 const fn twentieth(sources: u64) -> Limit {
     match sources {
-        1 => Limit { count: 6_250, per: Per::Second, burst: 6_250 },
-        1_000 => Limit { count: 6, per: Per::Second, burst: 6 },
+        1 => Limit { count: 6_250, per: Per::Second, burst: 2_880 },
+        1_000 => Limit { count: 6, per: Per::Second, burst: 3 },
         100_000 => Limit { count: 4, per: Per::Minute, burst: 1 },
         _ => Limit { count: 23, per: Per::Hour, burst: 1 },
     }

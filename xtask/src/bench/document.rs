@@ -104,7 +104,8 @@ const SECTIONS: [(&str, &str, &str); 5] = [
         "An XDP program sends as fast as it can (live frames, batches of 64) into a veth pair, at whose other end somebody \
          holds each source to a limit. Sending, delivery and limiting share one CPU, and the figures are packets per \
          second of that CPU's time. *All refused*: every source has had its one packet an hour. *20 times the limit*: a \
-         million packets a second are offered and a twentieth is within the limits. *Every packet a new source*: nothing \
+         million packets a second are offered and a twentieth is within the limits; of a hundred thousand sources or more, \
+         none is due again before the run ends. *Every packet a new source*: nothing \
          is refused, so what is measured is remembering and passing; the aim is on what remains when passing, measured \
          with a program that only passes, is taken off. Passed packets go to a closed port, which costs far more than \
          refusing: see how many did. hashlimit is that of iptables-legacy.\n",
@@ -119,8 +120,8 @@ const SECTIONS: [(&str, &str, &str); 5] = [
     (
         "memory",
         "Memory",
-        "*Table* is the BPF map that remembers sources, by what the kernel says it takes, for 1,000,000 sources. *Whole \
-         kernel* is how much the kernel's slabs, own mappings and per-CPU memory grew from before a limiter was there \
+        "*Table* is what each further source takes of the BPF map that remembers them, by what the kernel says; below it, \
+         all maps of a policy for a million sources. *Whole kernel* is how much the kernel's slabs, own mappings and per-CPU memory grew from before a limiter was there \
          until it had seen a million sources.\n",
     ),
     (

@@ -104,7 +104,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let built = if is_packet_alone {
         build::Built { object: build::objects(&workspace, &toolchain)?, agent: PathBuf::new() }
     } else {
-        build::all(&workspace, &toolchain, Profile::Release)?
+        build::all(&workspace, &toolchain, if arguments.quick { Profile::Debug } else { Profile::Release })?
     };
     super::test::mount_bpffs();
     let compiler = programs::compiler(llvm)?;
@@ -126,7 +126,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Ok(())
     });
     // Also after a part that failed: nothing of it stays on the machine.
-    cleanup::run()?.iter().for_each(|removed| eprintln!("removed a benchmark's leftover: {removed}"));
+    cleanup::run()?.iter().for_each(|removed| eprintln!("removed a leftover: {removed}"));
     measured?;
     let reached: Vec<_> = aims::all(&figures).into_iter().filter(|aim| aim.measured.is_some()).collect();
     println!("{}", table::text(&aims::rows(&reached)));

@@ -1,6 +1,7 @@
 //! `cargo xtask`: sets up, builds, checks and tests Weir. One module a verb, in `cmd`.
 
 mod apt;
+mod bench;
 mod cargo_tools;
 mod cleanup;
 mod cmd;
@@ -35,6 +36,7 @@ enum Verb {
     Vm(cmd::vm::Arguments),
     /// Measure how near to their limit many hosts stay together, and put the table into docs/CLUSTER.md.
     Accuracy,
+    Bench(cmd::bench::Arguments),
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
     Package(cmd::package::Arguments),
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Verb::Vm(arguments) => cmd::vm::run(&arguments),
         Verb::Package(arguments) => cmd::package::run(&arguments),
         Verb::Rest(arguments) => cmd::rest::run(&arguments),
+        Verb::Bench(arguments) => cmd::bench::run(&arguments),
         Verb::Cleanup => cmd::cleanup::run(),
     };
     match done {

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use aya::maps::lpm_trie::Key as TrieKey;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray};
-use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult};
+use aya::programs::{Program, ProgramError, ProgramFd, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
 use common::counters::{BYPASS_ROWS, Counters, Sighted, TableCounters, Traffic};
 use common::key::{HashSeed, Key};
@@ -328,6 +328,19 @@ impl Datapath {
             _ => return Err(LoadError::ForeignObject),
         };
         Ok(info.verified_instruction_count())
+    }
+
+    /// A prepared entry point, for a program of somebody else's that calls it.
+    ///
+    /// # Errors
+    ///
+    /// When the object is not ours, or the entry point not prepared.
+    pub fn entry_point(&self, entry: Entry) -> Result<&ProgramFd, LoadError> {
+        match self.ebpf.program(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)? {
+            Program::Xdp(program) => Ok(program.fd()?),
+            Program::SchedClassifier(program) => Ok(program.fd()?),
+            _ => Err(LoadError::ForeignObject),
+        }
     }
 
     /// Runs a prepared entry point on given packets.

@@ -1,6 +1,7 @@
 //! The verbs.
 
 pub mod accuracy;
+pub mod bench;
 pub mod build;
 pub mod cleanup;
 pub mod demo;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 use std::time::Duration;
 
 use promql_parser::parser::{self, Expr};
@@ -113,8 +112,7 @@ fn of_a_group_with_a_disk() -> String {
 
 /// Every query of the dashboard and of the alerts, with where it stands.
 fn queries() -> Vec<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config");
-    let dashboard: Value = serde_json::from_slice(&std::fs::read(folder.join("grafana/weir.json")).unwrap()).unwrap();
+    let dashboard: Value = serde_json::from_str(include_str!("../../../config/grafana/weir.json")).unwrap();
     let mut queries = Vec::new();
     for panel in dashboard["panels"].as_array().unwrap() {
         let title = panel["title"].as_str().unwrap();
@@ -130,8 +128,7 @@ fn queries() -> Vec<(String, String)> {
             queries.push((format!("variable {}", variable["name"]), metric.to_owned()));
         }
     }
-    let rules: Value =
-        serde_norway::from_slice(&std::fs::read(folder.join("prometheus/weir.rules.yml")).unwrap()).unwrap();
+    let rules: Value = serde_norway::from_str(include_str!("../../../config/prometheus/weir.rules.yml")).unwrap();
     let mut alerts = 0;
     for group in rules["groups"].as_array().unwrap() {
         for rule in group["rules"].as_array().unwrap() {

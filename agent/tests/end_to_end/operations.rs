@@ -200,7 +200,7 @@ fn notifications() {
 
 /// The numbers of the capabilities that the unit leaves.
 fn capabilities_of_the_unit() -> Vec<u8> {
-    let text = std::fs::read_to_string(unit("weir.service")).unwrap();
+    let text = include_str!("../../../config/systemd/weir.service");
     let names = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
     let number = |name: &str| match name {
         "CAP_KILL" => 5,

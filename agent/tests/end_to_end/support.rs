@@ -454,6 +454,14 @@ pub struct Sender {
     address: libc::sockaddr_ll,
 }
 
+/// After a frame was not sent since the queue at the other end is full, as it may be on emulated machines.
+fn wait_for_room(since: Instant) {
+    let error = std::io::Error::last_os_error();
+    let is_full = error.raw_os_error() == Some(libc::ENOBUFS);
+    assert!(is_full && since.elapsed() < Duration::from_secs(10), "{error}");
+    thread::sleep(Duration::from_millis(1));
+}
+
 impl Sender {
     /// Has to be made inside the client's namespace.
     pub fn new() -> Self {
@@ -473,18 +481,24 @@ impl Sender {
 
     /// Sends one frame.
     pub fn send(&self, frame: &[u8]) {
-        // SAFETY: the pointers are to live values of the lengths that are given.
-        let sent = unsafe {
-            libc::sendto(
-                self.socket.as_raw_fd(),
-                frame.as_ptr().cast(),
-                frame.len(),
-                0,
-                (&raw const self.address).cast(),
-                size_of::<libc::sockaddr_ll>() as u32,
-            )
-        };
-        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+        let since = Instant::now();
+        loop {
+            // SAFETY: the pointers are to live values of the lengths that are given.
+            let sent = unsafe {
+                libc::sendto(
+                    self.socket.as_raw_fd(),
+                    frame.as_ptr().cast(),
+                    frame.len(),
+                    0,
+                    (&raw const self.address).cast(),
+                    size_of::<libc::sockaddr_ll>() as u32,
+                )
+            };
+            if sent == frame.len() as isize {
+                return;
+            }
+            wait_for_room(since);
+        }
     }
 
     /// Sends many frames in one call of the system.
@@ -506,13 +520,17 @@ impl Sender {
                 message
             })
             .collect();
+        let since = Instant::now();
         let mut sent = 0;
         while sent < messages.len() {
             let rest = &mut messages[sent..];
             // SAFETY: every message points to a live frame and a live address, of the lengths that are given.
             let count = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) };
-            assert!(count > 0, "{}", std::io::Error::last_os_error());
-            sent += count as usize;
+            if count > 0 {
+                sent += count as usize;
+            } else {
+                wait_for_room(since);
+            }
         }
     }
 

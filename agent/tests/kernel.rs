@@ -413,12 +413,13 @@ fn told_by_one_cpu() {
     image.settings.given_clock = 1;
     let pins = Pins::new();
     let mut datapath = load(&image, &pins);
-    for round in 1..=40 {
-        datapath.set_runtime(Runtime { nanoseconds: round * 2 * Event::INTERVAL, ..Runtime::default() }).unwrap();
+    // A source that nobody has seen, and the same once it is known.
+    for round in 0..200 {
+        datapath.set_runtime(Runtime { nanoseconds: (round + 1) * 2 * Event::INTERVAL, ..Runtime::default() }).unwrap();
         let barrier = std::sync::Barrier::new(2);
         on_two_cpus(|_| {
             barrier.wait();
-            run(&datapath, &frame(1, 20), 1_000);
+            run(&datapath, &frame(1 + round as u32 / 2, 20), 1_000);
         });
         let told = datapath.events().drain();
         assert_eq!(told.len(), 1, "in round {round}: {told:?}");

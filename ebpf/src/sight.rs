@@ -1,5 +1,6 @@
 //! What is remembered of keys for people to look at, and what they are told of it: events.
 
+use aya_ebpf::bindings::BPF_NOEXIST;
 use common::counters::Sighted;
 use common::event::Event;
 use common::key::Key;
@@ -37,9 +38,10 @@ extern "C" fn weir_sight(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> 
     let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
     let now = Kernel::nanoseconds();
     if SIGHTINGS.get_ptr(key).is_none() {
-        // If the map is full of keys that are looked at right now, this one is not told of.
+        // Another CPU may have been first, and what it has written since is kept. If the map is full of keys that are
+        // looked at right now, this one is not told of.
         let unseen: &Sighted = &UNSEEN;
-        let _ = SIGHTINGS.insert(key, unseen, 0);
+        let _ = SIGHTINGS.insert(key, unseen, BPF_NOEXIST.into());
     }
     let Some(sighted) = SIGHTINGS.get_ptr_mut(key) else { return 0 };
     // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key at the same

@@ -1,18 +1,23 @@
 //! The agent as the control socket sees it: what holds packets, if anything does, what answers applications, and what
 //! keeps groups of processes.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use thiserror::Error;
 
+use crate::compile::Plan;
 use crate::config::policy::Config;
 use crate::control::{BanOrder, Handler, Request, Reset};
+use crate::datapath::PinDirectory;
 use crate::decide::{self, Edge, Engine, EngineError, ServiceError};
 use crate::groups::Keeper;
+use crate::live::{Cause, Changing, Live};
 use crate::service;
 use crate::stats::{LimitStatus, Status, monotonic_nanoseconds};
 
@@ -44,10 +49,12 @@ impl Edge for BanQueue {
 
 impl Orders {
     /// Carries out every ban, on a thread of its own, until nobody is left to order one.
-    pub fn carry_out(self, edge: Arc<service::Service>) {
+    pub fn carry_out(self, edge: Packets) {
         let work = move || {
             for order in self.0 {
                 let cidr = order.cidr.clone();
+                // Where no packets are held, nobody can be kept off.
+                let Some(edge) = edge.load_full() else { continue };
                 if let Err(reason) = edge.handle(Request::Ban { orders: vec![order] }) {
                     eprintln!("banning {cidr} failed: {reason}");
                 }
@@ -81,49 +88,101 @@ pub fn start(config: &Config) -> Result<(decide::Service, Orders), StartError> {
     Ok((decide::Service::start(&config.decide, engine, monotonic_nanoseconds)?, orders))
 }
 
+/// What holds packets; empty if the config is for other things only: then nothing of the kernel's packet path is needed.
+pub type Packets = Arc<ArcSwapOption<service::Service>>;
+
 /// What holds packets, what answers applications and what keeps groups, as one.
 pub struct Agent {
-    config: Config,
-    file: Option<String>,
+    file: Option<PathBuf>,
     started: Instant,
-    /// `None` if the config is for other things only: then nothing of the kernel's packet path is needed.
-    packets: Option<Arc<service::Service>>,
+    packets: Packets,
     requests: decide::Service,
     groups: Keeper,
+    changing: Changing,
 }
 
 impl Agent {
-    /// All at work.
+    /// All at work; `file` is where the config is read from.
     #[must_use]
     pub fn new(
-        config: Config,
-        file: Option<String>,
-        packets: Option<Arc<service::Service>>,
+        file: Option<PathBuf>,
+        live: Live,
+        packets: Packets,
         requests: decide::Service,
         groups: Keeper,
     ) -> Self {
-        Self { config, file, started: Instant::now(), packets, requests, groups }
+        Self { file, started: Instant::now(), packets, requests, groups, changing: Changing::new(live) }
+    }
+
+    pub(crate) const fn changing(&self) -> &Changing {
+        &self.changing
+    }
+
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    pub(crate) const fn requests(&self) -> &decide::Service {
+        &self.requests
+    }
+
+    pub(crate) const fn groups(&self) -> &Keeper {
+        &self.groups
+    }
+
+    /// Puts other limits on packets in force, all of them or none. Returns what an operator should know.
+    pub(crate) fn replace_packets(
+        &self,
+        config: &Config,
+        plan: Plan,
+        interfaces: &[String],
+    ) -> Result<Vec<String>, String> {
+        match (self.packets.load_full(), holds_packets(config, interfaces)) {
+            (Some(packets), true) => {
+                packets.replace(config.clone(), plan, interfaces).map_err(|error| error.to_string())
+            }
+            (None, true) => {
+                let pins = PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
+                let file = self.file.as_ref().map(|file| file.display().to_string());
+                let packets = service::Service::start(config.clone(), file, plan, pins, interfaces)
+                    .map_err(|error| error.to_string())?;
+                let notes = packets.notes();
+                self.packets.store(Some(Arc::new(packets)));
+                Ok(notes)
+            }
+            (Some(packets), false) => {
+                packets.detach().map_err(|error| error.to_string())?;
+                self.packets.store(None);
+                Ok(vec!["there are no limits on packets any more".to_owned()])
+            }
+            (None, false) => Ok(Vec::new()),
+        }
     }
 
     fn status(&self) -> Result<Status, String> {
-        let mut status = match &self.packets {
+        let mut status = match self.packets.load_full() {
             Some(packets) => parsed(packets.handle(Request::Status)?)?,
             None => Status {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                mode: self.config.agent.mode.to_string(),
+                mode: self.changing.live().config().agent.mode.to_string(),
                 uptime_seconds: self.started.elapsed().as_secs(),
-                config: self.file.clone(),
+                config: self.file.as_ref().map(|file| file.display().to_string()),
                 notes: vec!["there are no limits on packets".to_owned()],
                 ..Status::default()
             },
         };
         status.groups = self.groups.names();
+        status.uptime_seconds = self.started.elapsed().as_secs();
         status.notes.extend(self.groups.notes());
+        let live = self.changing.live();
+        status.last_reload = live.last();
+        status.trial = live.trial();
+        status.protected = live.protected();
         Ok(status)
     }
 
     fn limits(&self) -> Result<Vec<LimitStatus>, String> {
-        let mut limits: Vec<LimitStatus> = match &self.packets {
+        let mut limits: Vec<LimitStatus> = match self.packets.load_full() {
             Some(packets) => parsed(packets.handle(Request::Limits)?)?,
             None => Vec::new(),
         };
@@ -134,10 +193,16 @@ impl Agent {
 
 impl Handler for Agent {
     fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
-        match (request, &self.packets) {
+        match (request, self.packets.load_full()) {
             (Request::Status, _) => json(self.status()?),
             (Request::Limits, _) => json(self.limits()?),
             (Request::Decide { question }, _) => answer(&self.requests, &question),
+            (Request::Reload { operator }, _) => json(self.reload(Cause::Command, operator)),
+            (Request::Try { file, for_seconds, operator }, _) => {
+                let time = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
+                json(self.try_config(&file, time, operator))
+            }
+            (Request::Confirm, _) => json(self.confirm()?),
             (Request::Groups, _) => json(self.groups.statuses()),
             (Request::Emergency { group, what }, _) => json(self.groups.emergency(group, what)?),
             (Request::ResetLimit { limit }, packets) => match (self.requests.engine().reset(&limit), packets) {
@@ -150,6 +215,13 @@ impl Handler for Agent {
             (_, None) => Err("the config in force has no limits on packets, so nothing is known of sources".to_owned()),
         }
     }
+}
+
+/// Whether a config has limits on packets, or nothing but these.
+#[must_use]
+pub fn holds_packets(config: &Config, interfaces: &[String]) -> bool {
+    let has_others = !config.groups.is_empty() || !config.decide.limits.is_empty();
+    !interfaces.is_empty() || !has_others
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(document: serde_json::Value) -> Result<T, String> {

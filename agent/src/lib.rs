@@ -2,6 +2,7 @@
 
 pub mod applications;
 pub mod bans;
+mod change;
 pub mod cli;
 pub mod cmd;
 pub mod compile;
@@ -11,5 +12,7 @@ pub mod datapath;
 pub mod decide;
 pub mod groups;
 pub mod host_load;
+pub mod live;
+pub mod protect;
 pub mod service;
 pub mod stats;

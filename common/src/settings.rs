@@ -223,7 +223,7 @@ pub struct TableIdentity {
 
 impl TableIdentity {
     /// Changes whenever a word of the table, the rings or the sightings comes to mean something else.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 
     /// The identity of a table made for `settings`.
     #[must_use]

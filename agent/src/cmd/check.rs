@@ -1,5 +1,6 @@
 //! `agent check`: validates, and tells what would be enforced.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -12,6 +13,7 @@ use crate::config::policy::{Action, Config};
 use crate::config::policy_group::Group;
 use crate::datapath::{interface_names, lacking_for_shape};
 use crate::groups;
+use crate::protect::{self, Protected};
 use crate::stats::LimitDefinition;
 
 /// The document of `agent check --json`.
@@ -20,6 +22,7 @@ struct Checked {
     valid: bool,
     warnings: Vec<String>,
     lacking: Vec<String>,
+    protected: Vec<Protected>,
     limits: Vec<LimitDefinition>,
     groups: Vec<GroupDefinition>,
 }
@@ -53,6 +56,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         valid: true,
         warnings,
         lacking: lacking(&loaded.config),
+        protected: protect::of(&loaded.config, &BTreeSet::new()),
         limits: definitions(&loaded.config),
         groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
     };
@@ -96,6 +100,9 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
         let rows =
             checked.groups.iter().map(|group| [group.name.clone(), group.matches.join("\n"), group.limits.join("\n")]);
         println!("\n{}", table::render(["GROUP", "MATCH", "LIMITS"], 3, rows));
+    }
+    for protected in &checked.protected {
+        println!("never throttled: {}, {}", protected.address, protected.why);
     }
     for warning in &checked.warnings {
         eprintln!("warning: {warning}");

@@ -6,6 +6,7 @@ mod check;
 mod decide;
 mod detach;
 mod groups;
+mod reload;
 mod run;
 mod table;
 
@@ -38,6 +39,9 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Decide(options) => decide::decide(&options),
         Command::Groups { emergency: None, ask } => groups::groups(&ask),
         Command::Groups { emergency: Some(command), .. } => groups::emergency(&command),
+        Command::Reload(options) => reload::reload(&options),
+        Command::Try { file, duration, ask } => reload::try_config(&file, duration, &ask),
+        Command::Confirm(options) => reload::confirm(&options),
         Command::Detach { config } => detach::detach(config.as_deref()),
     }
 }

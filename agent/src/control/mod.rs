@@ -58,6 +58,22 @@ pub enum Request {
         /// About what.
         question: crate::decide::Question,
     },
+    /// [`crate::live::Reloaded`].
+    Reload {
+        /// The SSH session that it comes from.
+        operator: Option<IpAddr>,
+    },
+    /// [`crate::live::Reloaded`].
+    Try {
+        /// The config to try.
+        file: std::path::PathBuf,
+        /// How long it is in force unless it is confirmed.
+        for_seconds: f64,
+        /// The SSH session that it comes from.
+        operator: Option<IpAddr>,
+    },
+    /// [`crate::live::Confirmed`].
+    Confirm,
     /// A list of [`crate::groups::GroupStatus`].
     Groups,
     /// [`Done`].

@@ -92,7 +92,7 @@ impl Server {
                     let handler = Arc::clone(&handler);
                     tokio::spawn(async move {
                         // A client that went away or dawdled is its own loss.
-                        let _ = answer(stream, handler.as_ref()).await;
+                        let _ = answer(stream, handler).await;
                         drop(place);
                     });
                 }
@@ -110,7 +110,7 @@ impl Drop for Server {
     }
 }
 
-async fn answer(stream: UnixStream, handler: &impl Handler) -> io::Result<()> {
+async fn answer(stream: UnixStream, handler: Arc<impl Handler>) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     timeout(PATIENCE, BufReader::new(read.take(LONGEST_REQUEST)).read_line(&mut line)).await??;
@@ -118,7 +118,11 @@ async fn answer(stream: UnixStream, handler: &impl Handler) -> io::Result<()> {
         return Ok(());
     }
     let response = match serde_json::from_str::<Request>(&line) {
-        Ok(request) => handler.handle(request).map_or_else(Response::Error, Response::Ok),
+        // Off the runtime: what takes long, as a reload of a large config does, holds up nobody else.
+        Ok(request) => match tokio::task::spawn_blocking(move || handler.handle(request)).await {
+            Ok(answer) => answer.map_or_else(Response::Error, Response::Ok),
+            Err(_) => Response::Error("the request failed in the agent: please report it".to_owned()),
+        },
         Err(error) if line.len() as u64 >= LONGEST_REQUEST => {
             Response::Error(format!("the request is longer than {LONGEST_REQUEST} bytes: {error}"))
         }

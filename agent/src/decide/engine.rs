@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::rate_limiter::{Outcome, PolicyError};
+use common::rate_limiter::{Outcome, Policy, PolicyError};
 use ipnet::IpNet;
 use thiserror::Error;
 
@@ -16,7 +16,7 @@ use super::headers;
 use super::question::{Answer, DecideError, Question};
 use super::sources::{Sources, Standing};
 use super::store::{Fingerprint, Fingerprints, Store};
-use crate::config::policy::{Config, Mode, RequestEnforcement, RequestLimit};
+use crate::config::policy::{Config, Mode, Multiplier, RequestEnforcement, RequestLimit};
 use crate::config::request_limit::SOURCE;
 use crate::config::table::suggestion;
 
@@ -49,9 +49,9 @@ pub(super) struct Counters {
 pub(super) struct Limit {
     pub(super) policy: RequestLimit,
     /// One for each multiplier of the classes.
-    pub(super) stores: Vec<Store>,
-    pub(super) counters: Counters,
-    escalation: Option<Escalation>,
+    pub(super) stores: Vec<Arc<Store>>,
+    pub(super) counters: Arc<Counters>,
+    escalation: Option<Arc<Escalation>>,
     pub(super) observes: bool,
     policy_header: String,
 }
@@ -81,7 +81,7 @@ impl Charge {
     /// The store that holds its key; those that are not limited need none.
     pub(super) fn store<'e>(&self, engine: &'e Engine) -> Option<&'e Store> {
         let Standing::Grade(grade) = self.standing else { return None };
-        engine.limits.get(self.limit)?.stores.get(grade)
+        engine.limits.get(self.limit)?.stores.get(grade).map(Arc::as_ref)
     }
 }
 
@@ -92,6 +92,45 @@ impl Engine {
     ///
     /// When a limit cannot be kept, or there is no secret to be had.
     pub fn new(config: &Config, edge: Arc<dyn Edge>) -> Result<Self, EngineError> {
+        Self::build(config, edge, None)
+    }
+
+    /// For another config: what is unchanged of a limit goes on as it is, and what each key has used of a rate that is
+    /// changed stays used in proportion. `now` is in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::new`]; this one is as it was then.
+    pub fn after(&self, config: &Config, now: u64) -> Result<Self, EngineError> {
+        Self::build(config, Arc::clone(&self.edge), Some((self, now)))
+    }
+
+    /// The store for these tiers: that of the engine before if nothing about it is changed, or a new one with what of
+    /// its keys goes on.
+    fn store(
+        &self,
+        policy: &RequestLimit,
+        multiplier: Multiplier,
+        tiers: Vec<Policy>,
+        capacity: usize,
+        now: u64,
+    ) -> Arc<Store> {
+        let is_same = |limit: &&Limit| {
+            let (one, other) = (&limit.policy, policy);
+            (&one.name, &one.key, one.ipv4_prefix, one.ipv6_prefix, one.unit)
+                == (&other.name, &other.key, other.ipv4_prefix, other.ipv6_prefix, other.unit)
+        };
+        let grade = self.sources.multipliers().iter().position(|known| *known == multiplier);
+        let known = self.limits.iter().find(is_same).and_then(|limit| limit.stores.get(grade.unwrap_or(0)));
+        match known {
+            Some(store) if grade.is_some() && store.is_as(&tiers, capacity, policy.on_full) => Arc::clone(store),
+            // Of a multiplier that is new, nobody has used anything yet.
+            Some(store) if grade.is_some() => Arc::new(store.carried(tiers, capacity, policy.on_full, now)),
+            _ => Arc::new(Store::new(tiers, capacity, policy.on_full)),
+        }
+    }
+
+    fn build(config: &Config, edge: Arc<dyn Edge>, before: Option<(&Self, u64)>) -> Result<Self, EngineError> {
         let sources = Sources::of(config);
         let mut limits = Vec::new();
         for policy in &config.decide.limits {
@@ -99,14 +138,24 @@ impl Engine {
             let mut stores = Vec::new();
             for multiplier in sources.multipliers() {
                 let tiers = policy.policies(*multiplier).map_err(fail)?;
-                stores.push(Store::new(tiers, config.decide.max_keys as usize, policy.on_full));
+                let capacity = config.decide.max_keys as usize;
+                stores.push(match before {
+                    Some((before, now)) => before.store(policy, *multiplier, tiers, capacity, now),
+                    None => Arc::new(Store::new(tiers, capacity, policy.on_full)),
+                });
             }
+            let known = before.and_then(|(before, _)| before.limits.get(*before.by_name.get(&policy.name)?));
+            let escalates = known.filter(|known| known.policy.escalate == policy.escalate);
+            let escalation = match escalates.and_then(|known| known.escalation.clone()) {
+                Some(escalation) => Some(escalation),
+                None => policy.escalate.map(Escalation::new).transpose().map_err(fail)?.map(Arc::new),
+            };
             let observes = config.agent.mode == Mode::Observe || policy.enforcement == RequestEnforcement::Observe;
             limits.push(Limit {
                 policy: policy.clone(),
                 stores,
-                counters: Counters::default(),
-                escalation: policy.escalate.map(Escalation::new).transpose().map_err(fail)?,
+                counters: known.map_or_else(Arc::default, |known| Arc::clone(&known.counters)),
+                escalation,
                 observes,
                 policy_header: headers::policy(policy),
             });
@@ -121,7 +170,11 @@ impl Engine {
                 .map(|request| (request.name.clone(), request.cost.clone()))
                 .collect(),
             sources,
-            fingerprints: Fingerprints::new().map_err(EngineError::Secret)?,
+            // Keys are found again only under the same secret.
+            fingerprints: match before {
+                Some((before, _)) => before.fingerprints.clone(),
+                None => Fingerprints::new().map_err(EngineError::Secret)?,
+            },
             edge,
         })
     }
@@ -310,7 +363,7 @@ impl Engine {
     #[must_use]
     pub fn reset(&self, name: &str) -> Option<u64> {
         let limit = &self.limits[*self.by_name.get(name)?];
-        Some(limit.stores.iter().map(Store::clear).sum::<usize>() as u64)
+        Some(limit.stores.iter().map(|store| store.clear()).sum::<usize>() as u64)
     }
 }
 

@@ -27,5 +27,8 @@ pub use question::{Answer, DecideError, Question};
 pub use service::{Service, ServiceError};
 pub use store::{Fingerprint, Fingerprints, Held, Store};
 
+/// The engine that decides at this moment: another one takes its place when the config is read again.
+pub type Current = arc_swap::ArcSwap<Engine>;
+
 /// A clock: nanoseconds since a fixed instant.
 pub type Now = fn() -> u64;

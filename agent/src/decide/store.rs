@@ -209,9 +209,7 @@ impl Store {
     #[must_use]
     pub fn new(tiers: Vec<Policy>, capacity: usize, on_full: OnFull) -> Self {
         let words = tiers.iter().map(Policy::words).sum();
-        let capacity = capacity.max(1);
-        let shards = capacity.div_ceil(SHARD_KEYS).next_power_of_two().max(capacity.min(64 * 64) / 64).max(1);
-        let shards = shards.next_power_of_two();
+        let (shards, shard_capacity) = Self::cut(capacity);
         let shard = || Shard {
             states: match words {
                 1 => States::One(Keys::default()),
@@ -225,10 +223,44 @@ impl Store {
             tiers: tiers.into(),
             words,
             shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
-            shard_capacity: capacity.div_ceil(shards),
+            shard_capacity,
             on_full,
             overflow: Mutex::new(vec![0; words].into()),
         }
+    }
+
+    /// Whether a store that is made so would be the same.
+    #[must_use]
+    pub fn is_as(&self, tiers: &[Policy], capacity: usize, on_full: OnFull) -> bool {
+        let made = Self::cut(capacity);
+        *self.tiers == *tiers && (self.shards.len(), self.shard_capacity, self.on_full) == (made.0, made.1, on_full)
+    }
+
+    /// A store of its own for other rates, with every key of this one: what it has used stays used, in proportion.
+    #[must_use]
+    pub fn carried(&self, tiers: Vec<Policy>, capacity: usize, on_full: OnFull, now: u64) -> Self {
+        let new = Self::new(tiers, capacity, on_full);
+        for shard in &self.shards {
+            let each = |Halves([low, high]): &Halves, words: &[u64]| {
+                let key = Fingerprint(u128::from(*high) << 64 | u128::from(*low));
+                let carried = tiers::carried(&self.tiers, words, &new.tiers, now);
+                let mut held = new.hold(key);
+                if held.shard.len() < new.shard_capacity {
+                    held.shard.insert(key, &carried);
+                }
+            };
+            let shard = lock(shard);
+            each_kind!(&shard.states, keys => keys.iter().for_each(|(key, words)| each(key, &words[..])));
+        }
+        new
+    }
+
+    /// (shards, keys in each) of a store for so many keys.
+    fn cut(capacity: usize) -> (usize, usize) {
+        let capacity = capacity.max(1);
+        let shards = capacity.div_ceil(SHARD_KEYS).next_power_of_two().max(capacity.min(64 * 64) / 64).max(1);
+        let shards = shards.next_power_of_two();
+        (shards, capacity.div_ceil(shards))
     }
 
     /// The rates that a cost has to conform to.

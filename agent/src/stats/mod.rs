@@ -1,7 +1,9 @@
 //! What the agent tells of itself: the documents behind `status`, `limits`, `top` and `show`.
 
+pub mod counted;
 mod reader;
 
+pub use counted::Counted;
 pub use reader::{Reader, mapped, monotonic_nanoseconds, seconds_until};
 
 use common::counters::Traffic;
@@ -36,6 +38,15 @@ pub struct Status {
     /// The process groups' names.
     #[serde(default)]
     pub groups: Vec<String>,
+    /// What came of the last time the config was read again; `null` if it has not been.
+    #[serde(default)]
+    pub last_reload: Option<crate::live::LastReload>,
+    /// The trial that waits to be confirmed.
+    #[serde(default)]
+    pub trial: Option<crate::live::TrialStatus>,
+    /// Who is never throttled so that nobody is locked out.
+    #[serde(default)]
+    pub protected: Vec<crate::protect::Protected>,
     /// What an operator should know.
     pub notes: Vec<String>,
 }

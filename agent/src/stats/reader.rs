@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use common::ban::Ban;
-use common::counters::{BYPASS_ROWS, Bypass, Counters, Sighted, TableCounters, Traffic};
+use common::counters::{BYPASS_ROWS, Bypass, Sighted};
 use common::key::Key;
 use common::packet::{Address, Direction};
 use common::rule::{Algorithm, Enforcement, KeyKind, Rule, Subject};
@@ -13,6 +13,7 @@ use common::time::{Ticks, is_alive};
 use super::{
     BanStatus, BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow, Totals,
 };
+use super::counted::{Counted, of_limit};
 use crate::bans::BanList;
 use crate::compile::{Group, PrefixKey};
 use crate::config::policy::{Config, Limit};
@@ -28,6 +29,8 @@ pub struct Reader<'a> {
     pub egress: Option<&'a Datapath>,
     /// What is banned.
     pub bans: &'a BanList,
+    /// What earlier policies of this agent counted.
+    pub counted: &'a Counted,
 }
 
 impl Reader<'_> {
@@ -65,8 +68,8 @@ impl Reader<'_> {
     /// When a map cannot be read.
     pub fn totals(&self) -> Result<(Totals, SourcesStatus, BypassStatus), LoadError> {
         let mut counters = Vec::new();
-        let mut table = TableCounters::default();
-        let mut bypassing = [Counters::default(); BYPASS_ROWS as usize];
+        let mut table = self.counted.table;
+        let mut bypassing = self.counted.bypass;
         for datapath in self.datapaths() {
             let rows = datapath.counters()?;
             for (sum, row) in bypassing.iter_mut().zip(&rows) {
@@ -75,7 +78,7 @@ impl Reader<'_> {
             counters.extend(rows);
             table = table.plus(datapath.table_counters()?);
         }
-        let sum = counters.iter().fold(Counters::default(), |sum, row| sum.plus(*row));
+        let sum = counters.iter().fold(self.counted.total, |sum, row| sum.plus(*row));
         let totals = Totals {
             passed_packets: sum.passed.packets,
             passed_bytes: sum.passed.bytes,
@@ -115,18 +118,8 @@ impl Reader<'_> {
         let keys = self.keys();
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
             let counters = if limit.direction == Direction::Egress { &egress } else { &ingress };
-            let row = |row: u32| counters.get(row as usize).copied().unwrap_or_default();
-            let catalogue = &self.datapath_of(limit).image().catalogue;
-            let mut sum = Counters::default();
-            let mut spans = std::collections::BTreeSet::new();
-            for (counter, counted) in (BYPASS_ROWS..).zip(catalogue).filter(|(_, counted)| counted.limit == nth) {
-                let own = row(counter);
-                sum = sum.plus(Counters { passed: Traffic::default(), ..own });
-                // A limit with tiers has several rules in one span, whose packets count once.
-                if spans.insert(counted.span) {
-                    sum.passed = sum.passed.plus(row(counted.span).passed);
-                }
-            }
+            let before = self.counted.limits.get(&limit.name).copied().unwrap_or_default();
+            let sum = before.plus(of_limit(nth, self.datapath_of(limit).image(), counters));
             LimitStatus {
                 definition: limit.into(),
                 passed: sum.passed.into(),

@@ -4,11 +4,16 @@ mod actions;
 mod bans;
 mod escalation;
 mod flood;
+mod foreign;
 mod hooks;
 mod keys;
 mod life;
 mod limits;
+mod neighbours;
+mod reload;
+mod safety;
 mod support;
+mod survive;
 mod traffic;
 
 use libtest_mimic::{Arguments, Trial};
@@ -32,14 +37,23 @@ fn main() {
         escalation::TESTS,
         flood::TESTS,
         life::TESTS,
+        reload::TESTS,
+        survive::TESTS,
+        neighbours::TESTS,
+        safety::TESTS,
     ];
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
         eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");
     }
+    let has_tcx = support::has_tcx();
+    if !has_tcx {
+        eprintln!("skipped: what takes a chain of programs at one hook, which kernels before Linux 6.6 do not have");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
+        .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {

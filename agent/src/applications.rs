@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::compile::Plan;
+use crate::compile::{Layout, Plan};
 use crate::config::policy::Config;
 use crate::control::{BanOrder, Handler, Request, Reset};
 use crate::datapath::PinDirectory;
@@ -128,6 +128,11 @@ impl Agent {
 
     pub(crate) const fn groups(&self) -> &Keeper {
         &self.groups
+    }
+
+    /// What is where in the table of sources.
+    pub(crate) fn layout(&self) -> Layout {
+        self.packets.load_full().map(|packets| packets.layout()).unwrap_or_default()
     }
 
     /// Puts other limits on packets in force, all of them or none. Returns what an operator should know.

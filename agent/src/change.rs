@@ -7,6 +7,7 @@
 use std::thread;
 use std::time::Duration;
 
+use common::packet::Direction;
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::compile::{CarryPlan, Layout, Plan, plan_after};
@@ -47,7 +48,7 @@ impl Change {
             Err(why) => (None, (!why.is_empty() && !pins.hooks().is_empty()).then_some(why)),
         };
         let known = before.as_ref().map_or_else(Layout::default, |before| before.layout().clone());
-        let plan = if plan.ingress.layout == known { plan } else { plan_after(config, &known).map_err(LoadError::from)? };
+        let plan = if plan.after == known { plan } else { plan_after(config, &known).map_err(LoadError::from)? };
         let place = pins.place(&plan.ingress.settings, before.as_ref())?;
         let carry = if place.is_next() { known.carry(&plan.ingress.layout) } else { CarryPlan::default() };
         let loaded = load(plan, pins, &place, interfaces, config);
@@ -119,6 +120,12 @@ fn load(
     interfaces: &[String],
     config: &Config,
 ) -> Result<(Datapath, Option<Datapath>), AttachError> {
+    for interface in interfaces {
+        pins.check_others(interface, Direction::Ingress)?;
+        if plan.egress.is_some() {
+            pins.check_others(interface, Direction::Egress)?;
+        }
+    }
     let mut ingress = Datapath::load_at(plan.ingress, pins, place)?;
     let mut egress = plan.egress.map(|image| Datapath::load_at(image, pins, place)).transpose()?;
     for datapath in std::iter::once(&mut ingress).chain(&mut egress) {

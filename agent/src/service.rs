@@ -10,7 +10,7 @@ use common::settings::Runtime;
 
 use crate::bans::{self, BanList};
 use crate::change::Change;
-use crate::compile::{Plan, PrefixKey};
+use crate::compile::{Layout, Plan, PrefixKey};
 use crate::config::policy::{Config, OnExit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
@@ -73,6 +73,12 @@ impl Service {
         // Others go on being answered while it is loaded and verified.
         let change = Change::load(&config, plan, &self.pins, interfaces)?;
         self.lock().replace(change, config, &self.pins, interfaces)
+    }
+
+    /// What is where in the table of sources.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.lock().ingress.image().layout.clone()
     }
 
     /// Takes every limit on packets out of force.

@@ -39,7 +39,8 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
-        // From here on, it is no reason to end.
+        // From here on, neither is the end of the agent.
+        let stopped = stopped()?;
         let hang_up = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
         let (requests, orders) = applications::start(&config)?;
         let packets = hold_packets(&config, file.as_deref(), plan, &interfaces)?;
@@ -58,7 +59,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
             () = keep_up(&packets) => {}
             () = groups.keep_filled() => {}
             () = live::changes(Arc::clone(&agent), hang_up) => {}
-            result = stopped() => result?,
+            () = stopped => {}
         }
         drop(server);
         let on_exit = agent.changing().live().config().agent.on_exit;
@@ -183,13 +184,14 @@ fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decid
     }
 }
 
-/// Until SIGINT or SIGTERM.
-pub(super) async fn stopped() -> anyhow::Result<()> {
+/// Until SIGINT or SIGTERM, from when this is called.
+pub(super) fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }

@@ -74,6 +74,8 @@ pub struct Plan {
     pub ingress: Image,
     /// For what goes out, if some limit is on it.
     pub egress: Option<Image>,
+    /// The layout that it was made to go on from.
+    pub after: Layout,
 }
 
 /// Compiles both directions.
@@ -95,6 +97,7 @@ pub fn plan_after(config: &Config, before: &Layout) -> Result<Plan, CompileError
     Ok(Plan {
         ingress: compile_after(config, Direction::Ingress, before)?,
         egress: has_egress.then(|| compile_after(config, Direction::Egress, before)).transpose()?,
+        after: before.clone(),
     })
 }
 

@@ -41,6 +41,15 @@ struct Carried {
     ring: Vec<(usize, u64)>,
 }
 
+/// What is done where the new table has a slot of the key already.
+#[derive(Clone, Copy)]
+enum Meeting<'c> {
+    /// It came from another place of the old table, where it was one of several copies: the later state is the key's.
+    Copy,
+    /// It was put there with these states, or by the new policy's programs if with none: what was charged since is added.
+    Add(Option<&'c Carried>),
+}
+
 /// A set of a mapped table.
 #[derive(Clone, Copy)]
 struct MappedSet<'t> {
@@ -116,7 +125,7 @@ impl Carry {
         for (set, nth) in slots {
             let ring = carry.ring(set, nth);
             let words = carry.slot(&carry.table, set, nth);
-            carry.put(set, words, &carry.under_the_new(words, &ring), None);
+            carry.put(set, words, &carry.under_the_new(words, &ring), Meeting::Copy);
             if !ring.is_empty() {
                 carry.rings.insert(set * SLOTS + nth, ring);
             }
@@ -142,7 +151,7 @@ impl Carry {
             let is_same_key = Tag::of_head(was[0]) == Tag::of_head(is[0]);
             let ring_was = self.rings.get(&(set * SLOTS + nth)).map_or(&[][..], Vec::as_slice);
             let written = is_same_key.then(|| self.under_the_new(was, ring_was));
-            self.put(set, is, &self.under_the_new(is, &self.ring(set, nth)), written.as_ref());
+            self.put(set, is, &self.under_the_new(is, &self.ring(set, nth)), Meeting::Add(written.as_ref()));
         });
     }
 
@@ -222,9 +231,8 @@ impl Carry {
         carried
     }
 
-    /// Puts a slot of the old table's `set` into the new one, or adds it to what is there, from which `written` is taken
-    /// as put there before.
-    fn put(&self, set: u32, words: &[u64], carried: &Carried, written: Option<&Carried>) {
+    /// Puts a slot of the old table's `set` into the new one.
+    fn put(&self, set: u32, words: &[u64], carried: &Carried, meeting: Meeting<'_>) {
         let tag = Tag::of_head(words[0]);
         let shape = self.new.shape();
         let life = |word: &u64| if is_alive(*word, self.now.to) { word.wrapping_sub(self.now.to) } else { 0 };
@@ -234,8 +242,8 @@ impl Carry {
             let known = shape.find(set, tag);
             let claim = if known == NO_SLOT { Some(shape.claim(set, tag, self.now.to, life)) } else { None };
             match claim.map(|claim| (claim.outcome, claim.slot)) {
-                None => self.add(set, set_number, known, words[0], carried, written),
-                Some((Claimed::Found, slot)) => self.add(set, set_number, slot, words[0], carried, written),
+                None => self.meet(set, set_number, known, words[0], carried, meeting),
+                Some((Claimed::Found, slot)) => self.meet(set, set_number, slot, words[0], carried, meeting),
                 Some((Claimed::Reserved | Claimed::Displaced, slot)) => {
                     for word in 1..shape.slot_words {
                         set.store(slot + word, carried.words[word as usize]);
@@ -253,17 +261,33 @@ impl Carry {
         }
     }
 
-    fn add(&self, set: MappedSet<'_>, number: u32, slot: u32, head: u64, carried: &Carried, written: Option<&Carried>) {
+    fn meet(
+        &self,
+        set: MappedSet<'_>,
+        number: u32,
+        slot: u32,
+        head: u64,
+        carried: &Carried,
+        meeting: Meeting<'_>,
+    ) {
+        let mut is_later = false;
         for state in self.states(head) {
             let first = u32::from(state.to.position);
             for word in first..first + state.to.words() as u32 {
-                let then = written.map_or(self.now.to, |written| written.words[word as usize]);
                 let last = carried.words[word as usize];
                 let mut current = set.load(slot + word);
                 loop {
-                    let next = merged(&state.to, current, then, last, self.now.to);
+                    let next = match meeting {
+                        Meeting::Copy if is_alive(last, current) => last,
+                        Meeting::Copy => current,
+                        Meeting::Add(written) => {
+                            let then = written.map_or(self.now.to, |written| written.words[word as usize]);
+                            merged(&state.to, current, then, last, self.now.to)
+                        }
+                    };
                     let found = set.compare_exchange(slot + word, current, next);
                     if found == current {
+                        is_later |= next != current;
                         break;
                     }
                     current = found;
@@ -271,9 +295,16 @@ impl Carry {
             }
         }
         for (nth, (place, value)) in carried.ring.iter().enumerate() {
-            let then = written.and_then(|written| written.ring.get(nth)).map_or(0, |(_, value)| *value);
-            // A place that the new policy has taken meanwhile stays taken.
-            let _ = self.cell(number, slot, *place).compare_exchange(then, *value, Ordering::SeqCst, Ordering::SeqCst);
+            let cell = self.cell(number, slot, *place);
+            match meeting {
+                Meeting::Copy if is_later => cell.store(*value, Ordering::SeqCst),
+                Meeting::Copy => {}
+                // A place that the new policy has taken meanwhile stays taken.
+                Meeting::Add(written) => {
+                    let then = written.and_then(|written| written.ring.get(nth)).map_or(0, |(_, value)| *value);
+                    let _ = cell.compare_exchange(then, *value, Ordering::SeqCst, Ordering::SeqCst);
+                }
+            }
         }
     }
 

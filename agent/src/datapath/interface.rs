@@ -176,8 +176,7 @@ impl Datapath {
     ///
     /// When the kernel refuses, or there is no such interface.
     pub fn prepare_for(&mut self, interface: &str, attach: Attach) -> Result<(), AttachError> {
-        let (index, link) = found(interface)?;
-        self.pins.check_others(interface, index, self.direction())?;
+        let (_, link) = found(interface)?;
         let is_tc = self.direction() == Direction::Egress || attach == Attach::Tc || self.settings.mark_in_use != 0;
         let entry = match link {
             Link::RawIp => Entry::TcIp,
@@ -260,7 +259,7 @@ impl Attached {
 }
 
 /// The index of an interface, and what its frames begin with.
-fn found(interface: &str) -> Result<(u32, Link), AttachError> {
+pub(super) fn found(interface: &str) -> Result<(u32, Link), AttachError> {
     let index = nix::net::if_::if_nametoindex(interface)
         .map_err(|_| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })?;
     let link = device::link(index).map_err(|source| AttachError::NoLink { interface: interface.to_owned(), source })?;

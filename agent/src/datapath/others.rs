@@ -10,7 +10,7 @@ use common::packet::Direction;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::error::{AttachError, LoadError};
-use super::interface::{A_MOMENT, LETTING_GO};
+use super::interface::{A_MOMENT, LETTING_GO, found};
 use super::pins::PinDirectory;
 use super::{device, table, traffic_control};
 
@@ -41,8 +41,9 @@ impl PinDirectory {
     ///
     /// # Errors
     ///
-    /// When one does.
-    pub(super) fn check_others(&self, interface: &str, index: u32, direction: Direction) -> Result<(), AttachError> {
+    /// When one does, or there is no such interface.
+    pub fn check_others(&self, interface: &str, direction: Direction) -> Result<(), AttachError> {
+        let (index, _) = found(interface)?;
         let deadline = Instant::now() + LETTING_GO;
         loop {
             match self.other(interface, index, direction) {

@@ -385,7 +385,7 @@ impl Agent {
         self.check_fixed(&before, config)?;
         let protected = protect::of(config, &operators);
         let effective = protect::applied(config, &protected);
-        let plan = compile::plan(&effective)?;
+        let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::NoInterface)?;
         let engine = self.requests().engine().after(&effective, self.requests().now())?;
         // The last that can fail.

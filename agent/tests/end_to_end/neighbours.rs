@@ -13,6 +13,7 @@ pub const TESTS: &[(&str, fn())] = &[("a_second_agent_on_an_interface_says_so_an
 /// What takes a chain of programs at one hook, which came with Linux 6.6.
 pub const WITH_TCX: &[(&str, fn())] = &[("programs_of_others_in_a_tcx_chain_stay_and_run", chain)];
 
+const TC: &str = "attach = \"tc\"\nmax_sources = 2000";
 const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
 fn refused(network: &Network, config: &PathBuf, message: &str) {
@@ -24,7 +25,9 @@ fn refused(network: &Network, config: &PathBuf, message: &str) {
 
 fn second_agent() {
     let egress = LIMIT.replace("rate", "direction = \"egress\"\nrate");
-    for (attach, rest) in [("", LIMIT), ("attach = \"tc\"", LIMIT), ("", &egress)] {
+    let small = "max_sources = 2000\n";
+    let tc = format!("{small}attach = \"tc\"");
+    for (attach, rest) in [(small, LIMIT), (&tc, LIMIT), (small, &egress)] {
         let network = Network::new();
         let agent = network.start(attach, rest);
         let others = network.other_pins();
@@ -53,7 +56,7 @@ fn chain() {
     let _counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
     let receiver = network.receiver(PORT);
     let first = network.attach_foreign(Place::FirstOfTcx);
-    let agent = network.start("attach = \"tc\"", SLOW);
+    let agent = network.start(TC, SLOW);
     let (before_us, after_us) = (network.attach_foreign(Place::FirstOfTcx), network.attach_foreign(Place::LastOfTcx));
     let seen = |count: u64, passed: u64, work: &dyn Fn()| {
         let all = [&first, &before_us, &after_us];
@@ -66,7 +69,7 @@ fn chain() {
         assert!(ran[1] >= count && ran[0] >= passed && ran[2] >= passed, "{ran:?}");
     };
     let reload = |agent: &Agent<'_>| {
-        network.config("attach = \"tc\"", &format!("{SLOW}[[limit]]\nname = \"more\"\nrate = \"1000/s\"\n"));
+        network.config(TC, &format!("{SLOW}[[limit]]\nname = \"more\"\nrate = \"1000/s\"\n"));
         assert_eq!(agent.json(&["reload"])["ok"], true);
     };
     seen(60, 60, &|| {});
@@ -74,9 +77,9 @@ fn chain() {
     // Killed, taken over, detached: the others stay where they are.
     agent.stop(Signal::SIGKILL);
     seen(20, 0, &|| {});
-    let agent = network.start("attach = \"tc\"", SLOW);
+    let agent = network.start(TC, SLOW);
     seen(20, 0, &|| {});
     agent.stop(Signal::SIGTERM);
-    network.told(&["detach", "--config", network.config("attach = \"tc\"", SLOW).to_str().unwrap()]);
+    network.told(&["detach", "--config", network.config(TC, SLOW).to_str().unwrap()]);
     seen(20, 20, &|| {});
 }

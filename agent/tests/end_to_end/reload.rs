@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Network, Sender};
+use crate::support::{Network, Sender, StopWhenDropped};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
 pub const TESTS: &[(&str, fn())] = &[
@@ -144,7 +144,7 @@ fn bad_file() {
 
 fn watched() {
     let network = Network::new();
-    let agent = network.start("watch = true", SLOW);
+    let agent = network.start("watch = true\nmax_sources = 2000", SLOW);
     let is_watch = |status: &Value| status["last_reload"]["cause"] == "watch";
     // As editors do it: another file in its place.
     let place = network.folder.path().join("limits.toml");
@@ -181,7 +181,7 @@ fn under_traffic() {
     let own = "[[class]]\nname = \"rest\"\nsources = [\"10.77.0.6\"]\nmultiplier = 100000\n";
     let base = format!("{classes}{own}{FAST}{FEW}");
     let with_more = format!(
-        "{classes}{own}[[limit]]\nname = \"other\"\nrate = \"77/s\"\nports = [1234]\n{FEW}{FAST}[[limit]]\nname = \"wide\"\nrate = \"1/day\"\nburst = 1\nports = [4321]\nalgorithm = \"sliding-window\"\n"
+        "{classes}{own}[[limit]]\nname = \"other\"\nrate = \"77/s\"\nports = [1234]\n{FEW}{FAST}[[limit]]\nname = \"wide\"\nrate = \"1/day\"\nports = [4321]\nalgorithm = \"leaky-bucket\"\n"
     );
     let agent = network.start(agent_table, &base);
     network.told(&["ban", "10.77.0.40"]);
@@ -202,6 +202,7 @@ fn under_traffic() {
                 rounds
             })
         });
+        let stopping = StopWhenDropped(&stop);
         let mut tables = 0;
         for nth in 0..200 {
             // Every fourth of the same table, with another class's factor; the others with another table.
@@ -213,7 +214,7 @@ fn under_traffic() {
             assert_eq!(answer["ok"], true, "{answer}");
             assert_eq!(answer["notes"], Value::from(Vec::<u8>::new()), "{answer}");
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(stopping);
         (200, sending.join().unwrap(), tables)
     });
     let counts = receiver.counts();
@@ -245,17 +246,19 @@ fn large() {
     let agent = network.start("", &text(10));
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7)], 4);
-    let mut fastest = f64::INFINITY;
+    let mut fastest = (Duration::MAX, Duration::MAX);
     for nth in 1..=3 {
         network.config("", &text(10 + nth));
-        let began = Instant::now();
+        let (began, used) = (Instant::now(), agent.cpu_time());
         let answer = agent.json(&["reload"]);
         assert_eq!(answer["ok"], true, "{answer}");
-        fastest = fastest.min(began.elapsed().as_secs_f64());
+        fastest = fastest.min((agent.cpu_time() - used, began.elapsed()));
         burst(&network, &[udp_from(7)], 1);
     }
-    eprintln!("10,000 limits and 100,000 prefixes reload in {fastest:.2} s");
-    assert!(fastest < 2.0, "{fastest} s");
+    // Of a CPU: how much of one the agent gets is up to what else this machine does meanwhile.
+    let (used, took) = fastest;
+    eprintln!("10,000 limits and 100,000 prefixes reload in {used:.2?} of a CPU, {took:.2?} by the clock");
+    assert!(used < Duration::from_secs(2), "{used:?}");
     burst(&network, &[udp_from(7)], 20);
     assert_eq!(receiver.counts()[7], 10, "its limit is unchanged through all of them");
 }

@@ -19,6 +19,8 @@ pub const TESTS: &[(&str, fn())] = &[
     ("what_is_in_the_way_is_told_with_what_to_do", obstacles),
 ];
 
+/// A small table, for what many agents are started for.
+const SMALL: &str = "max_sources = 2000\n";
 const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
 fn said(output: &std::process::Output) -> String {
@@ -35,7 +37,7 @@ fn other(network: &Network, from: &str, to: &str) -> String {
 
 fn trial() {
     let network = Network::new();
-    let agent = network.start("", SLOW);
+    let agent = network.start(SMALL, SLOW);
     burst(&network, &[udp_from(7)], 60);
     assert!(!network.command(&["confirm"]).status.success(), "there is nothing to confirm");
     let tried = other(&network, "burst = 100", "burst = 50");
@@ -68,7 +70,7 @@ fn trial() {
 
 fn killed_trial() {
     let network = Network::new();
-    let agent = network.start("", SLOW);
+    let agent = network.start(SMALL, SLOW);
     let own = network.folder.path().join("limits.toml");
     let before = std::fs::read_to_string(&own).unwrap();
     // The operator changes the file in place, and tries it.
@@ -114,7 +116,7 @@ fn killed_trial() {
 
 fn bad_trial() {
     let network = Network::new();
-    let agent = network.start("", SLOW);
+    let agent = network.start(SMALL, SLOW);
     let wrong = other(&network, "burst = 100", "brust = 100");
     let output = network.command(&["try", &wrong]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -139,7 +141,7 @@ fn bad_trial() {
     assert_eq!(agent.limit("packets")["burst"], 100);
     // Nothing of it is left for the next agent either.
     agent.stop(Signal::SIGKILL);
-    let agent = network.start("", SLOW);
+    let agent = network.start(SMALL, SLOW);
     assert_eq!(agent.limit("packets")["burst"], 100);
 }
 
@@ -154,7 +156,7 @@ fn protected() {
         [7, 8, 9, 10].map(|source| counts[source])
     };
     let session = [("SSH_CONNECTION", "10.77.0.7 50000 10.77.0.1 22")];
-    let agent = network.start_file(&network.config("", SLOW), &session);
+    let agent = network.start_file(&network.config(SMALL, SLOW), &session);
     let status = agent.json(&["status"]);
     let named = status["protected"].as_array().unwrap().iter().map(|one| one["address"].as_str().unwrap().to_owned());
     assert_eq!(named.collect::<Vec<_>>(), ["10.77.0.7", "10.77.0.9", "fd77::9"]);
@@ -167,14 +169,14 @@ fn protected() {
     let table = String::from_utf8(network.command(&["status"]).stdout).unwrap();
     assert!(table.contains("never throttled") && table.contains("10.77.0.9 (a default gateway)"), "{table}");
     // Unless the config insists, on some or on all.
-    network.config("protect = [\"ssh\"]", SLOW);
+    network.config(&format!("{SMALL}protect = [\"ssh\"]"), SLOW);
     network.told(&["reload"]);
     assert_eq!(passed(), [150, 0, 100, 150]);
     let warned = agent.stop(Signal::SIGKILL).0;
     assert!(warned.contains("never throttled: 10.77.0.7"), "{warned}");
-    let agent = network.start_file(&network.config("protect = false", SLOW), &session);
+    let agent = network.start_file(&network.config(&format!("{SMALL}protect = false"), SLOW), &session);
     assert_eq!(agent.json(&["status"])["protected"], serde_json::json!([]));
-    assert_eq!(passed(), [100, 0, 0, 100]);
+    assert_eq!(passed(), [100, 0, 0, 0]);
     let warned = agent.stop(Signal::SIGKILL).0;
     assert!(warned.contains("from where this SSH session comes"), "{warned}");
     let config = network.config("protect = [\"gateway\"]", SLOW);
@@ -183,7 +185,7 @@ fn protected() {
 
 fn through_sudo() {
     let network = Network::new();
-    let config = network.config("", SLOW);
+    let config = network.config(SMALL, SLOW);
     let agent = std::env::var("WEIR_AGENT").unwrap();
     // A shell under sshd, and a program that clears the environment of what it starts.
     let script = format!("env -i {agent} check {}; true", config.display());
@@ -201,7 +203,7 @@ fn obstacles() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(messages.iter().all(|message| said.contains(message)) && !said.contains("panicked"), "{said}");
     };
-    let config = network.config("", SLOW);
+    let config = network.config(SMALL, SLOW);
     let text = std::fs::read_to_string(&config).unwrap();
     let with = |from: &str, to: &str| std::fs::write(&config, text.replace(from, to)).unwrap();
     let pins = network.pins().to_str().unwrap();
@@ -233,6 +235,7 @@ fn obstacles() {
     // No root: reading the config works, and nothing else.
     let mut command = Command::new(std::env::var_os("WEIR_AGENT").unwrap());
     std::os::unix::process::CommandExt::uid(&mut command, 65534);
+    std::os::unix::process::CommandExt::gid(&mut command, 65534);
     command.args(["reload", "--control"]).arg(&control).stderr(Stdio::piped());
     std::fs::set_permissions(network.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let output = network.in_server(|| command.output()).unwrap();

@@ -382,7 +382,8 @@ impl Agent<'_> {
         let mut arguments = arguments.to_vec();
         arguments.push("--json");
         let output = self.network.command(&arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
+        assert!(output.status.success(), "{arguments:?}: {}{}", said[0], said[1]);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -411,6 +412,15 @@ impl Agent<'_> {
         }
         self.signal(nix::sys::signal::Signal::SIGTERM);
         assert!(self.child.wait().unwrap().success());
+    }
+
+    /// Time of a CPU that it has used, its own and the kernel's on its behalf.
+    pub fn cpu_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // What follows the name, which is in brackets, begins with the third field; times are the 14th and 15th.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
     }
 
     /// Sends it a signal.
@@ -452,6 +462,15 @@ impl Drop for Agent<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Tells a thread to stop when it is dropped, whatever for.
+pub struct StopWhenDropped<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -10,7 +10,7 @@ use common::settings::TableIdentity;
 use nix::sys::signal::Signal;
 
 use crate::foreign::pin_program;
-use crate::support::{Network, Sender};
+use crate::support::{Network, Sender, StopWhenDropped};
 use crate::traffic::{PORT, burst, udp_from};
 
 pub const TESTS: &[(&str, fn())] = &[
@@ -59,6 +59,7 @@ fn fifty_kills() {
                 began.elapsed()
             })
         });
+        let stopping = StopWhenDropped(&stop);
         // Any instant of what an agent does: spread evenly over start, work and reloads by a fixed sequence.
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         for nth in 0..50 {
@@ -80,7 +81,7 @@ fn fifty_kills() {
                 kills[1] += 1;
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         sending.join().unwrap()
     });
     let passed = receiver.counts()[7] as f64;
@@ -100,7 +101,7 @@ fn fifty_kills() {
 fn other_version() {
     let network = Network::new();
     let slow = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
-    let agent = network.start("", slow);
+    let agent = network.start("max_sources = 2000", slow);
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7)], 150);
     agent.stop(Signal::SIGKILL);
@@ -111,7 +112,7 @@ fn other_version() {
     table.set(0, TableIdentity { version: TableIdentity::VERSION + 1, ..identity }, 0).unwrap();
     burst(&network, &[udp_from(7)], 50);
     assert_eq!(receiver.counts()[7], 100, "until the next agent comes, it is held as it was");
-    let agent = network.start("", slow);
+    let agent = network.start("max_sources = 2000", slow);
     let status = agent.json(&["status"]);
     let notes = status["notes"].to_string();
     assert!(notes.contains("every source starts afresh") && notes.contains("another version"), "{notes}");
@@ -119,7 +120,7 @@ fn other_version() {
     assert_eq!(agent.counts("packets"), (100, 50));
     // It is this version's own from then on.
     agent.stop(Signal::SIGKILL);
-    let agent = network.start("", slow);
+    let agent = network.start("max_sources = 2000", slow);
     assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 0);
 }
@@ -127,7 +128,7 @@ fn other_version() {
 fn halfway() {
     let network = Network::new();
     let slow = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
-    let agent = network.start("", slow);
+    let agent = network.start("max_sources = 2000", slow);
     let receiver = network.receiver(PORT);
     burst(&network, &[udp_from(7)], 60);
     agent.stop(Signal::SIGKILL);
@@ -138,7 +139,7 @@ fn halfway() {
         let map = MapData::from_pin(network.pins().join(name)).unwrap();
         map.pin(next.join(name)).unwrap();
     }
-    let agent = network.start("", slow);
+    let agent = network.start("max_sources = 2000", slow);
     assert!(!next.exists());
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
     // One whose programs are in force, and of which some maps are in place already.
@@ -149,7 +150,7 @@ fn halfway() {
     for name in ["SIGHTINGS", "SOURCES"] {
         std::fs::rename(network.pins().join(name), next.join(name)).unwrap();
     }
-    let agent = network.start("", slow);
+    let agent = network.start("max_sources = 2000", slow);
     assert!(!next.exists());
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
     burst(&network, &[udp_from(7)], 60);

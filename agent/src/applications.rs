@@ -104,13 +104,7 @@ pub struct Agent {
 impl Agent {
     /// All at work; `file` is where the config is read from.
     #[must_use]
-    pub fn new(
-        file: Option<PathBuf>,
-        live: Live,
-        packets: Packets,
-        requests: decide::Service,
-        groups: Keeper,
-    ) -> Self {
+    pub fn new(file: Option<PathBuf>, live: Live, packets: Packets, requests: decide::Service, groups: Keeper) -> Self {
         Self { file, started: Instant::now(), packets, requests, groups, changing: Changing::new(live) }
     }
 

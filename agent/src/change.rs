@@ -37,12 +37,7 @@ impl Change {
     /// # Errors
     ///
     /// When the kernel refuses it, or an interface is not there. Nothing is left behind then.
-    pub fn load(
-        config: &Config,
-        plan: Plan,
-        pins: &PinDirectory,
-        interfaces: &[String],
-    ) -> Result<Self, AttachError> {
+    pub fn load(config: &Config, plan: Plan, pins: &PinDirectory, interfaces: &[String]) -> Result<Self, AttachError> {
         let (before, afresh) = match pins.before()? {
             Ok(before) => (Some(before), None),
             Err(why) => (None, (!why.is_empty() && !pins.hooks().is_empty()).then_some(why)),

@@ -24,10 +24,20 @@ pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
     let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
     for shield in &config.agent.protect {
         match shield {
-            Shield::Ssh => all.extend(ssh::client().iter().chain(operators).map(|address| (*address, "an SSH session that the agent was started or told from"))),
+            Shield::Ssh => all.extend(
+                ssh::client()
+                    .iter()
+                    .chain(operators)
+                    .map(|address| (*address, "an SSH session that the agent was started or told from")),
+            ),
             // A host whose routes cannot be read has none that limits could cut.
             Shield::Gateways => {
-                all.extend(datapath::default_gateways().unwrap_or_default().into_iter().map(|address| (address, "a default gateway")));
+                all.extend(
+                    datapath::default_gateways()
+                        .unwrap_or_default()
+                        .into_iter()
+                        .map(|address| (address, "a default gateway")),
+                );
             }
             Shield::Store => all.extend(stores(config).into_iter().map(|address| (address, "the cluster's store"))),
         }

@@ -16,7 +16,9 @@ use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
 use crate::datapath::{AttachError, AttachMode, Datapath, LoadError, PinDirectory, PinLock};
 use crate::host_load::{HostLoad, RoomDecision};
-use crate::stats::{BanStatus, BansRow, Counted, InterfaceStatus, Reader, Status, monotonic_nanoseconds, seconds_until};
+use crate::stats::{
+    BanStatus, BansRow, Counted, InterfaceStatus, Reader, Status, monotonic_nanoseconds, seconds_until,
+};
 
 /// How often bans that have ended are cleared away and the host's load is looked at.
 pub const PERIOD: Duration = Duration::from_millis(500);
@@ -371,7 +373,9 @@ impl Handler for Service {
             }
             Request::Bans => json(in_force.list_bans().map_err(failed)?),
             Request::Groups | Request::Emergency { .. } => Err("groups are kept elsewhere".to_owned()),
-            Request::Reload { .. } | Request::Try { .. } | Request::Confirm => Err("configs are kept elsewhere".to_owned()),
+            Request::Reload { .. } | Request::Try { .. } | Request::Confirm => {
+                Err("configs are kept elsewhere".to_owned())
+            }
             Request::Decide { question } => {
                 Err(format!("there is no limit {:?} on requests: the config has none", question.limit))
             }

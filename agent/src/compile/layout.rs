@@ -179,7 +179,9 @@ impl Layout {
                     old.states.iter().find(is_same)
                 });
                 let carried = match from {
-                    None if known.contains(to.limit.as_str()) => Err("it counts by another key, unit or algorithm, or with other tiers"),
+                    None if known.contains(to.limit.as_str()) => {
+                        Err("it counts by another key, unit or algorithm, or with other tiers")
+                    }
                     None => continue,
                     Some(_) if group.is_of_classes && self.classes != next.classes => {
                         Err("it counts by class, and there are other classes now")
@@ -219,7 +221,9 @@ fn carried(
     if !old_rule.is_bucket() && (!is_unchanged || old.multipliers != new.multipliers) {
         // The table does not tell of which class a source is, and its counts are to be read by the class's own window.
         if !(old.multipliers.is_empty() && new.multipliers.is_empty()) {
-            return Err("its rate or a class's multiplier has changed, and counts of other classes than the default cannot be told apart");
+            return Err(
+                "its rate or a class's multiplier has changed, and counts of other classes than the default cannot be told apart",
+            );
         }
     }
     Ok(StateCarry { from: old_rule, to: new_rule })

@@ -23,7 +23,9 @@ pub fn client() -> Option<IpAddr> {
 fn client_of(proc: &Path, mut pid: u32) -> Option<IpAddr> {
     for _ in 0..MOST_PARENTS {
         let folder = proc.join(pid.to_string());
-        if let Some(address) = fs::read(folder.join("environ")).ok().and_then(|environment| in_environment(&environment)) {
+        if let Some(address) =
+            fs::read(folder.join("environ")).ok().and_then(|environment| in_environment(&environment))
+        {
             return Some(address);
         }
         pid = parent(&fs::read_to_string(folder.join("status")).ok()?).filter(|parent| *parent > 1)?;

@@ -103,10 +103,7 @@ impl Carry {
     /// Copies what goes on by `plan` from one table to the other, which no program uses yet.
     #[must_use]
     pub fn begin(old: Sources, new: Sources, plan: CarryPlan, nanoseconds: u64) -> Self {
-        let now = Instants {
-            from: old.settings.scale.ticks(nanoseconds),
-            to: new.settings.scale.ticks(nanoseconds),
-        };
+        let now = Instants { from: old.settings.scale.ticks(nanoseconds), to: new.settings.scale.ticks(nanoseconds) };
         let table = if plan.groups.is_empty() { Vec::new() } else { old.table.copy() };
         let mut carry = Self { old, new, plan, now, table, rings: HashMap::new(), lost: 0 };
         let mut slots = Vec::new();
@@ -190,7 +187,8 @@ impl Carry {
     fn is_worth_it(&self, words: &[u64]) -> bool {
         let is_alive = |state: &StateCarry| {
             let first = usize::from(state.from.position);
-            (first..first + state.from.words()).any(|word| words.get(word).is_some_and(|word| is_alive(*word, self.now.from)))
+            (first..first + state.from.words())
+                .any(|word| words.get(word).is_some_and(|word| is_alive(*word, self.now.from)))
         };
         self.states(words[0]).iter().any(is_alive)
     }
@@ -212,7 +210,8 @@ impl Carry {
                     carried.ring.extend(places(&state.to).zip(taken.iter().copied()));
                 }
             } else if state.to.is_bucket() {
-                carried.words[to] = carry::bucket(&state.from.token_bucket(), &state.to.token_bucket(), word(0), self.now);
+                carried.words[to] =
+                    carry::bucket(&state.from.token_bucket(), &state.to.token_bucket(), word(0), self.now);
             } else if state.to.is(Algorithm::FixedWindow) {
                 let (old, new) = (state.from.fixed_window(), state.to.fixed_window());
                 carried.words[to] = carry::fixed_window(&old, &new, word(0), self.now);
@@ -261,15 +260,7 @@ impl Carry {
         }
     }
 
-    fn meet(
-        &self,
-        set: MappedSet<'_>,
-        number: u32,
-        slot: u32,
-        head: u64,
-        carried: &Carried,
-        meeting: Meeting<'_>,
-    ) {
+    fn meet(&self, set: MappedSet<'_>, number: u32, slot: u32, head: u64, carried: &Carried, meeting: Meeting<'_>) {
         let mut is_later = false;
         for state in self.states(head) {
             let first = u32::from(state.to.position);

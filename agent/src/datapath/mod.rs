@@ -18,12 +18,12 @@ mod table;
 mod traffic_control;
 
 pub use bans::{BanEntry, Bans};
+pub use carry::Carry;
 pub use error::{AttachError, LoadError};
 pub use gateways::default_gateways;
 pub use interface::{
     AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
 };
-pub use carry::Carry;
 pub use others::PinLock;
 pub use pins::PinDirectory;
 pub use release::is_kernel_too_old;

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, Map, MapData};
-use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::ProgramInfo;
+use aya::programs::links::{FdLink, PinnedLink};
 use common::key::HashSeed;
 use common::packet::Direction;
 use common::settings::{Settings, TableIdentity};

@@ -58,7 +58,14 @@ impl Service {
     ///
     /// When it cannot listen there.
     pub fn start(config: &Decide, engine: Engine, now: Now) -> Result<Self, ServiceError> {
-        let mut service = Self { engine: Arc::new(Current::from_pointee(engine)), now, http: None, grpc: None, socket: None, runtime: None };
+        let mut service = Self {
+            engine: Arc::new(Current::from_pointee(engine)),
+            now,
+            http: None,
+            grpc: None,
+            socket: None,
+            runtime: None,
+        };
         if config.limits.is_empty() {
             return Ok(service);
         }

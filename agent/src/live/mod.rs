@@ -436,7 +436,9 @@ impl Agent {
         let what = file.clone().unwrap_or_else(|| "the built-in limits".to_owned());
         let milliseconds = began.elapsed().as_millis() as u64;
         match (errors.is_empty(), cause) {
-            (true, Cause::TrialEnded) => eprintln!("the trial of {what} was not confirmed: went back to the config before"),
+            (true, Cause::TrialEnded) => {
+                eprintln!("the trial of {what} was not confirmed: went back to the config before");
+            }
             (true, Cause::Try) => eprintln!("{what} is in force, on trial"),
             (true, _) => eprintln!("reloaded {what} in {milliseconds} ms"),
             (false, _) => eprintln!("{what} is not in force; what was before is:\n{}", errors.join("\n")),

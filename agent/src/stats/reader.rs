@@ -10,10 +10,10 @@ use common::rule::{Algorithm, Enforcement, KeyKind, Rule, Subject};
 use common::settings::PrefixEntry;
 use common::time::{Ticks, is_alive};
 
+use super::counted::{Counted, of_limit};
 use super::{
     BanStatus, BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow, Totals,
 };
-use super::counted::{Counted, of_limit};
 use crate::bans::BanList;
 use crate::compile::{Group, PrefixKey};
 use crate::config::policy::{Config, Limit};

@@ -1,6 +1,6 @@
 //! Beside others on the same hooks: programs of somebody else's, and other agents.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 
@@ -16,7 +16,7 @@ pub const WITH_TCX: &[(&str, fn())] = &[("programs_of_others_in_a_tcx_chain_stay
 const TC: &str = "attach = \"tc\"\nmax_sources = 2000";
 const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
-fn refused(network: &Network, config: &PathBuf, message: &str) {
+fn refused(network: &Network, config: &Path, message: &str) {
     let output = network.run_to_end(config);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

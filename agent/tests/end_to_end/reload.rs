@@ -47,7 +47,11 @@ fn unchanged() {
     ] {
         network.config(agent_table, &rest);
         let answer = agent.json(&["reload"]);
-        assert_eq!((&answer["ok"], &answer["errors"], &answer["notes"]), (&true.into(), &Value::from(Vec::<u8>::new()), &Value::from(Vec::<u8>::new())), "{rest}");
+        assert_eq!(
+            (&answer["ok"], &answer["errors"], &answer["notes"]),
+            (&true.into(), &Value::from(Vec::<u8>::new()), &Value::from(Vec::<u8>::new())),
+            "{rest}"
+        );
         assert_eq!(agent.remaining("10.77.0.7", "packets"), left, "{rest}");
         burst(&network, &[udp_from(7), udp_from(9)], 6);
         left -= 3;
@@ -96,7 +100,14 @@ fn changed() {
     burst(&network, &[udp_from(7)], 100);
     assert!((39..=40).contains(&(agent.counts("token-bucket").0 - 60)));
     // A limit that counts something else now starts afresh, and it is told.
-    network.config("max_sources = 2000", &limits(100).replacen("algorithm = \"token-bucket\"", "algorithm = \"fixed-window\"", 1).replacen("burst = 100\n", "", 1));
+    network.config(
+        "max_sources = 2000",
+        &limits(100).replacen("algorithm = \"token-bucket\"", "algorithm = \"fixed-window\"", 1).replacen(
+            "burst = 100\n",
+            "",
+            1,
+        ),
+    );
     let answer = agent.json(&["reload"]);
     assert!(answer["notes"][0].as_str().unwrap().contains("\"token-bucket\" starts afresh"), "{answer}");
     assert_eq!(agent.json(&["status"])["last_reload"]["notes"], answer["notes"]);
@@ -207,7 +218,8 @@ fn under_traffic() {
         for nth in 0..200 {
             // Every fourth of the same table, with another class's factor; the others with another table.
             let text = if nth % 4 < 2 { &base } else { &with_more };
-            let text = if nth % 2 == 0 { text.clone() } else { text.replace("multiplier = 100000", "multiplier = 200000") };
+            let text =
+                if nth % 2 == 0 { text.clone() } else { text.replace("multiplier = 100000", "multiplier = 200000") };
             tables += u32::from(nth % 2 == 0);
             network.config(agent_table, &text);
             let answer = agent.json(&["reload"]);
@@ -218,7 +230,10 @@ fn under_traffic() {
         (200, sending.join().unwrap(), tables)
     });
     let counts = receiver.counts();
-    eprintln!("{reloads} reloads, {tables} of them with another table, {sent} rounds: {:?}", [20, 30, 31, 40, 6].map(|n| counts[n]));
+    eprintln!(
+        "{reloads} reloads, {tables} of them with another table, {sent} rounds: {:?}",
+        [20, 30, 31, 40, 6].map(|n| counts[n])
+    );
     assert_eq!(counts[20], 10, "a limit of ten packets passed ten, whatever came and went around it");
     assert_eq!((counts[30], counts[31], counts[6]), (sent, sent, sent), "who is not limited lost nothing");
     assert_eq!(counts[40], 0, "a ban holds through all of it");
@@ -266,18 +281,22 @@ fn large() {
 fn everything() {
     let network = Network::new();
     let cgroup = format!("weir-t{}-live", std::process::id());
-    let decide = "[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"100/day\"\nburst = 100\n";
-    let group = |name: &str| format!("[[group]]\nname = \"{name}\"\nmatch = [{{ exe = \"/nowhere/{name}\" }}]\npids = 100\n");
+    let decide =
+        "[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"100/day\"\nburst = 100\n";
+    let group =
+        |name: &str| format!("[[group]]\nname = \"{name}\"\nmatch = [{{ exe = \"/nowhere/{name}\" }}]\npids = 100\n");
     let agent_table = format!("cgroup = {cgroup:?}\n");
     let agent = network.start(&agent_table, &format!("{SLOW}{decide}{}", group("one")));
     let ask = |user: &str, cost: &str| {
-        agent.json(&["decide", "--limit", "logins", "--key", &format!("user={user}"), "--cost", cost])["remaining"].clone()
+        agent.json(&["decide", "--limit", "logins", "--key", &format!("user={user}"), "--cost", cost])["remaining"]
+            .clone()
     };
     assert_eq!(ask("alice", "60"), 40);
     assert_eq!(agent.json(&["status"])["groups"], serde_json::json!(["one"]));
     // Unchanged, beside much that changes.
     let more = decide.replace("logins", "uploads");
-    network.config(&agent_table, &format!("{}{more}{decide}{}{}", SLOW.replace("100", "200"), group("two"), group("one")));
+    network
+        .config(&agent_table, &format!("{}{more}{decide}{}{}", SLOW.replace("100", "200"), group("two"), group("one")));
     assert_eq!(agent.json(&["reload"])["ok"], true);
     assert_eq!(ask("alice", "10"), 30);
     assert_eq!(agent.json(&["status"])["groups"], serde_json::json!(["two", "one"]));

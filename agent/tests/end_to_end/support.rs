@@ -184,9 +184,8 @@ impl Network {
     pub fn rival(&self, agent: &str, rest: &str, pins: &Path) -> PathBuf {
         let path = self.folder.path().join("rival.toml");
         let control = self.folder.path().join("rival.sock");
-        let text = format!(
-            "[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\npins = {pins:?}\n{agent}\n{rest}\n"
-        );
+        let text =
+            format!("[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\npins = {pins:?}\n{agent}\n{rest}\n");
         std::fs::write(&path, text).unwrap();
         path
     }

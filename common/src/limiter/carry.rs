@@ -58,13 +58,7 @@ pub fn sliding_window(old: &SlidingWindow, new: &SlidingWindow, words: [u64; 2],
 ///
 /// `taken` is the old log's ring, whose order is lost. Writes `ring`, which holds as many words as the new log has
 /// places, and returns its head.
-pub fn sliding_log(
-    old: &SlidingLog,
-    new: &SlidingLog,
-    taken: &mut [u64],
-    ring: &mut [u64],
-    now: Instants,
-) -> u64 {
+pub fn sliding_log(old: &SlidingLog, new: &SlidingLog, taken: &mut [u64], ring: &mut [u64], now: Instants) -> u64 {
     ring.fill(0);
     // The living first, the oldest of them foremost.
     taken.sort_unstable_by_key(|instant| {

@@ -202,7 +202,9 @@ impl Policy {
     pub fn carry(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: u64) {
         let instants = carry::Instants { from: old.ticks(now), to: self.ticks(now) };
         match (&old.algorithm, &self.algorithm) {
-            (Algorithm::Bucket(old), Algorithm::Bucket(new)) => words[0] = carry::bucket(old, new, old_words[0], instants),
+            (Algorithm::Bucket(old), Algorithm::Bucket(new)) => {
+                words[0] = carry::bucket(old, new, old_words[0], instants);
+            }
             (Algorithm::FixedWindow(old), Algorithm::FixedWindow(new)) => {
                 words[0] = carry::fixed_window(old, new, old_words[0], instants);
             }

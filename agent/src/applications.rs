@@ -11,6 +11,7 @@ use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use thiserror::Error;
 
+use crate::cluster;
 use crate::compile::{Layout, Plan};
 use crate::config::policy::Config;
 use crate::control::{BanOrder, Handler, Request, Reset};
@@ -91,6 +92,9 @@ pub fn start(config: &Config) -> Result<(decide::Service, Orders), StartError> {
 /// What holds packets; empty if the config is for other things only: then nothing of the kernel's packet path is needed.
 pub type Packets = Arc<ArcSwapOption<service::Service>>;
 
+/// What keeps limits together with other hosts, if some are.
+type Cluster = Arc<ArcSwapOption<cluster::Keeper>>;
+
 /// What holds packets, what answers applications and what keeps groups, as one.
 pub struct Agent {
     file: Option<PathBuf>,
@@ -99,13 +103,22 @@ pub struct Agent {
     requests: decide::Service,
     groups: Keeper,
     changing: Changing,
+    cluster: Cluster,
 }
 
 impl Agent {
     /// All at work; `file` is where the config is read from.
     #[must_use]
-    pub fn new(file: Option<PathBuf>, live: Live, packets: Packets, requests: decide::Service, groups: Keeper) -> Self {
-        Self { file, started: Instant::now(), packets, requests, groups, changing: Changing::new(live) }
+    pub fn new(
+        file: Option<PathBuf>,
+        live: Live,
+        packets: Packets,
+        requests: decide::Service,
+        groups: Keeper,
+        cluster: Option<cluster::Keeper>,
+    ) -> Self {
+        let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
+        Self { file, started: Instant::now(), packets, requests, groups, changing, cluster }
     }
 
     pub(crate) const fn changing(&self) -> &Changing {
@@ -122,6 +135,40 @@ impl Agent {
 
     pub(crate) const fn groups(&self) -> &Keeper {
         &self.groups
+    }
+
+    /// Keeps the limits of another config together with other hosts: as before where nothing of that is changed, or by
+    /// asking for shares anew. Returns what an operator should know.
+    pub(crate) fn replace_cluster(&self, before: &Config, config: &Config) -> Option<String> {
+        let on_packets = |config: &Config| -> Vec<_> {
+            let shared = config.limits.iter().filter(|limit| limit.cluster);
+            shared.map(|limit| (limit.name.clone(), limit.rate, limit.burst, limit.tiers.clone())).collect()
+        };
+        let on_requests = |config: &Config| -> Vec<_> {
+            let shared = config.decide.limits.iter().filter(|limit| limit.cluster);
+            shared.map(|limit| (limit.name.clone(), limit.rate, limit.burst, limit.tiers.clone())).collect()
+        };
+        let all = |config: &Config| (on_packets(config), on_requests(config), config.agent.on_exit);
+        if before.cluster == config.cluster && all(before) == all(config) {
+            return None;
+        }
+        self.stop_cluster();
+        let shared = cluster::shared(config, &self.packets, &self.requests.current());
+        match cluster::Keeper::start(config, shared) {
+            Ok(keeper) => {
+                let note = keeper.is_some().then(|| "the store is asked for this host's shares anew".to_owned());
+                self.cluster.store(keeper.map(Arc::new));
+                note
+            }
+            Err(error) => Some(format!("limits are not kept together with other hosts: {error}")),
+        }
+    }
+
+    /// Gives back this host's shares.
+    pub(crate) fn stop_cluster(&self) {
+        if let Some(cluster) = self.cluster.swap(None) {
+            cluster.stop();
+        }
     }
 
     /// What is where in the table of sources.
@@ -177,6 +224,8 @@ impl Agent {
         status.last_reload = live.last();
         status.trial = live.trial();
         status.protected = live.protected();
+        drop(live);
+        status.cluster = self.cluster.load_full().map(|cluster| cluster.status());
         Ok(status)
     }
 

@@ -4,6 +4,7 @@ pub mod applications;
 pub mod bans;
 mod change;
 pub mod cli;
+pub mod cluster;
 pub mod cmd;
 pub mod compile;
 pub mod config;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, ToSocketAddrs};
 
+use redis::{ConnectionAddr, IntoConnectionInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::config::policy::{Config, Prefix, Shield};
@@ -65,7 +66,14 @@ fn stores(config: &Config) -> Vec<IpAddr> {
     resolved.flatten().map(|address| address.ip()).filter(|address| !address.is_loopback()).collect()
 }
 
-/// The hosts that the config names as stores.
-fn store_hosts(_config: &Config) -> Vec<String> {
-    Vec::new()
+/// The hosts that the config names as stores, or as those who know where they are.
+fn store_hosts(config: &Config) -> Vec<String> {
+    let urls = config.cluster.iter().flat_map(|cluster| &cluster.store);
+    let addresses = urls.filter_map(|url| Some(url.reveal().into_connection_info().ok()?.addr().clone()));
+    addresses
+        .filter_map(|address| match address {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+            _ => None,
+        })
+        .collect()
 }

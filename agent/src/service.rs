@@ -5,13 +5,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::ban::Ban;
-use common::counters::BYPASS_ROWS;
+use common::counters::{BYPASS_ROWS, Traffic};
+use common::packet::Direction;
 use common::settings::Runtime;
 
 use crate::bans::{self, BanList};
 use crate::change::Change;
+use crate::cluster::{self, Usage};
 use crate::compile::{Layout, Plan, PrefixKey};
-use crate::config::policy::{Config, OnExit};
+use crate::config::policy::{Config, OnExit, Unit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
 use crate::datapath::{AttachError, AttachMode, Datapath, LoadError, PinDirectory, PinLock};
@@ -46,6 +48,8 @@ struct InForce {
     room: RoomDecision,
     /// What earlier policies of this agent counted.
     counted: Counted,
+    /// This host's shares of limits that many hosts keep together, by the limits' names.
+    shares: HashMap<String, cluster::InForce>,
 }
 
 impl Service {
@@ -129,6 +133,29 @@ impl Service {
         Ok(in_force.config.agent.on_exit)
     }
 
+    /// What has been asked of a limit, in its unit; `None` if there is no such limit, or its counters cannot be read now:
+    /// somebody who looks at the whole table of sources is not waited for.
+    #[must_use]
+    pub fn asked(&self, name: &str) -> Option<Usage> {
+        let mut in_force = self.in_force.try_lock().ok()?;
+        let nth = in_force.config.limits.iter().position(|limit| limit.name == name)?;
+        let (direction, unit) = (in_force.config.limits[nth].direction, in_force.config.limits[nth].unit);
+        let (asked, refused) = in_force.datapath(direction).asked(nth).ok()?;
+        let before = in_force.counted.limits.get(name).copied().unwrap_or_default();
+        let units = |traffic: Traffic| if unit == Unit::Bytes { traffic.bytes } else { traffic.packets };
+        let before = (units(before.passed) + units(before.throttled), units(before.throttled));
+        Some(Usage { wanted: units(asked) + before.0, refused: units(refused) + before.1 })
+    }
+
+    /// Holds a limit to this host's share of it, from the next packet on.
+    pub fn hold(&self, name: &str, share: cluster::InForce) {
+        let mut in_force = self.lock();
+        let Some(nth) = in_force.config.limits.iter().position(|limit| limit.name == name) else { return };
+        let direction = in_force.config.limits[nth].direction;
+        in_force.datapath(direction).set_share(nth, share.share, share.is_open);
+        in_force.shares.insert(name.to_owned(), share);
+    }
+
     fn lock(&self) -> MutexGuard<'_, InForce> {
         // A panic elsewhere left no half-done change that the next request does not put right.
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
@@ -196,6 +223,7 @@ impl InForce {
             load: HostLoad::new().ok(),
             room: RoomDecision::default(),
             counted: Counted::default(),
+            shares: HashMap::new(),
         })
     }
 
@@ -210,6 +238,12 @@ impl InForce {
         let put = |change: &mut Change| {
             for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
                 datapath.set_runtime(self.runtime)?;
+                // Before the first packet: it would be held to the whole of the limit, on every host.
+                for (nth, limit) in config.limits.iter().enumerate() {
+                    if let Some(share) = self.shares.get(&limit.name).filter(|_| limit.cluster) {
+                        datapath.set_share(nth, share.share, share.is_open);
+                    }
+                }
             }
             change.put_in_force(&config, pins, interfaces)
         };
@@ -229,6 +263,7 @@ impl InForce {
         if let Err(error) = self.count_on(&mut ingress, &config) {
             noted.push(format!("counters of the policy before could not be read: {error}"));
         }
+        self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster && limit.name == *name));
         (self.ingress, self.egress) = (ingress, egress);
         (self.config, self.notes) = (config, notes);
         Ok(noted)
@@ -257,6 +292,14 @@ impl InForce {
             next.take_up_sightings(&sightings, |row| rows.get(&row).copied().flatten())?;
         }
         Ok(())
+    }
+
+    /// What holds packets of one direction.
+    fn datapath(&mut self, direction: Direction) -> &mut Datapath {
+        match (direction, &mut self.egress) {
+            (Direction::Egress, Some(egress)) => egress,
+            _ => &mut self.ingress,
+        }
     }
 
     fn notes(&self) -> Vec<String> {

@@ -18,7 +18,7 @@ macro_rules! no_padding {
 
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
-no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 14], AnswerBucket, [RuleSpan; SPANS]);
+no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 18], AnswerBucket, [RuleSpan; SPANS]);
 no_padding!(AnswerBucket: u64, u64, u64);
 no_padding!(Mark: u32, u32, u32);
 no_padding!(Ban: u64, u64, u64);

@@ -14,6 +14,7 @@ mod pod;
 pub mod rate_limiter;
 pub mod rule;
 pub mod settings;
+pub mod share;
 pub mod table;
 pub mod throttle;
 pub mod time;

@@ -146,8 +146,9 @@ pub struct Rule {
     pub opens_key: u8,
     /// 1: the last rule of its key in the span.
     pub closes_key: u8,
-    /// Always 0.
-    pub _pad: u8,
+    /// 1: a packet that conforms, or is refused, takes one look at the states and one compare-and-swap; see
+    /// [`Rule::made_swift`].
+    pub is_swift: u8,
 }
 
 impl Rule {
@@ -173,8 +174,18 @@ impl Rule {
         action: 0,
         opens_key: 1,
         closes_key: 1,
-        _pad: 0,
+        is_swift: 0,
     };
+
+    /// Fills in `is_swift`, once the rest is: a log has a ring to look through, and what is delayed or marked has more to
+    /// be told than whether it passes.
+    #[must_use]
+    pub const fn made_swift(self) -> Self {
+        let is_swift = !self.is(Algorithm::SlidingLog)
+            && self.action != Action::Shape as u8
+            && self.enforcement != Enforcement::Mark as u8;
+        Self { is_swift: is_swift as u8, ..self }
+    }
 
     /// What a frame of this size costs under the rule, in its unit.
     #[inline(always)]

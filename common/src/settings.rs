@@ -37,8 +37,14 @@ pub struct Settings {
     pub ports_in_use: u32,
     /// 1: some prefix has a class or is never limited.
     pub prefixes_in_use: u32,
+    /// A bit for each [`crate::rule::Algorithm`] that some rule runs.
+    pub algorithms: u32,
     /// 1: some limit is elastic.
     pub elastic_in_use: u32,
+    /// 1: some limit counts by the interface.
+    pub interfaces_in_use: u32,
+    /// 1: some limit is on bytes.
+    pub bytes_in_use: u32,
     /// 1: frames may come in several buffers, and the kernel can tell their whole length.
     pub multi_buffer: u32,
     /// 1: the clock is what user space wrote into [`Runtime`]; for tests.
@@ -53,6 +59,8 @@ pub struct Settings {
     pub mark_in_use: u32,
     /// 1: some limit shapes.
     pub shape_in_use: u32,
+    /// Always 0.
+    pub _pad: u32,
     /// How many answers are sent at most.
     pub answers: AnswerBucket,
     /// What packets are held to that are to or from a port without limits of its own.
@@ -72,7 +80,10 @@ impl Settings {
         depth: 0,
         ports_in_use: 0,
         prefixes_in_use: 0,
+        algorithms: 0,
         elastic_in_use: 0,
+        interfaces_in_use: 0,
+        bytes_in_use: 0,
         multi_buffer: 0,
         given_clock: 0,
         observe: 0,
@@ -80,6 +91,7 @@ impl Settings {
         reject_in_use: 0,
         mark_in_use: 0,
         shape_in_use: 0,
+        _pad: 0,
         answers: AnswerBucket { emission: 1, tolerance: 0, burst: 0 },
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],
     };

@@ -68,6 +68,12 @@ pub trait Set: Copy {
     fn fetch_or(self, word: u32, bits: u64) -> u64;
     /// Keeps only `bits` of a word. Sequentially consistent.
     fn and(self, word: u32, bits: u64);
+    /// `word` itself, `a` and `b` being equal. In the kernel, the verifier forgets here which slot it is, and need not go on
+    /// with each of the four.
+    fn forget(self, word: u32, a: u64, b: u64) -> u32 {
+        debug_assert_eq!(a, b, "equal by what the caller has compared");
+        word
+    }
     /// Adds to one of the counters of a head without disturbing the rest; two CPUs at once may lose one count.
     fn count(self, word: u32, counter: SlotCounter) -> u8;
 }
@@ -215,7 +221,14 @@ impl Shape {
     #[inline(always)]
     #[must_use]
     pub fn find(&self, set: impl Set, tag: Tag) -> u32 {
-        (0..SLOTS).map(|nth| self.slot(nth)).find(|slot| tag.matches(set.load(*slot))).unwrap_or(NO_SLOT)
+        for nth in 0..SLOTS {
+            let slot = self.slot(nth);
+            let found = set.load(slot) & TAG;
+            if found == tag.0 {
+                return set.forget(slot, found, tag.0);
+            }
+        }
+        NO_SLOT
     }
 
     /// When the last state of the slot decays, as ticks ahead of now; 0 if it has.

@@ -74,6 +74,34 @@ fn each_algorithm_passes_its_limit_and_then_refuses() {
     }
 }
 
+proptest! {
+    /// Rows that are not swift are judged thoroughly from the first packet on.
+    #[test]
+    fn the_swift_way_and_the_thorough_one_give_the_same_verdicts(
+        which in proptest::collection::vec(0usize..4, 1..6),
+        enforcement in 0usize..3,
+        packets in proptest::collection::vec((0u32..3, 0u64..300_000_000), 1..200),
+    ) {
+        let mut rules: Vec<Rule> =
+            which.iter().map(|which| of_every_algorithm(Rate::per_second(5 + *which as u64))[*which].1).collect();
+        let enforcement = [Enforcement::Enforce, Enforcement::Observe, Enforcement::Soft][enforcement];
+        let last = rules.len() - 1;
+        rules[last].enforcement = enforcement as u8;
+        in_own_slots(&mut rules);
+        let swift = Memory::new(rules.clone(), 64, 4, 0);
+        let thorough = Memory::of_rows(rules, 64, 4, 0);
+        for (number, pause) in packets {
+            for memory in [&swift, &thorough] {
+                memory.clock.fetch_add(pause << 8, SeqCst);
+            }
+            prop_assert_eq!(pass(&swift, &source(number)), pass(&thorough, &source(number)));
+        }
+        for outcome in [Outcome::Passed, Outcome::Throttled, Outcome::WouldThrottle, Outcome::Over] {
+            prop_assert_eq!(swift.counted(outcome), thorough.counted(outcome));
+        }
+    }
+}
+
 #[test]
 fn a_packet_is_charged_by_all_or_by_none() {
     for arrange in [in_one_slot as fn(&mut [Rule]), in_own_slots] {

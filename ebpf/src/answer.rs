@@ -7,7 +7,7 @@ use common::throttle::Host;
 
 use crate::atomics;
 use crate::context::Frame;
-use crate::maps::{ANSWERS, setting};
+use crate::maps::{ANSWERS, REPLY, setting};
 use crate::throttle::Kernel;
 
 /// How often a bucket that another CPU keeps changing is decided upon again.
@@ -19,7 +19,10 @@ pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
     let Ok(packet) = parse(frame, link, Depth::Ports) else { return false };
     let mut addresses = [0; 3];
     if link == Link::Ethernet {
-        let (Some(a), Some(b), Some(c)) = (frame.u32(0), frame.u32(4), frame.u32(8)) else { return false };
+        // The last one first: if that is there, all are.
+        let Some(c) = frame.u32(8) else { return false };
+        let Some(b) = frame.u32(4) else { return false };
+        let Some(a) = frame.u32(0) else { return false };
         // What was sent to many is not answered: the lowest bit of the first byte says so.
         if a & 1 != 0 {
             return false;
@@ -27,7 +30,10 @@ pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
         // Destination and source, six bytes each, change places.
         addresses = [b >> 16 | c << 16, c >> 16 | a << 16, a >> 16 | b << 16];
     }
-    let mut reply = Reply::EMPTY;
+    let Some(reply) = REPLY.get_ptr_mut(0) else { return false };
+    // SAFETY: a map's value, of this CPU only.
+    let reply = unsafe { &mut *reply };
+    *reply = Reply::EMPTY;
     let words = reply.answer(frame, &packet);
     if words == 0 || !may_answer() {
         return false;
@@ -35,7 +41,7 @@ pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
     let network = usize::from(packet.network_offset);
     frame.resize(network + 4 * words)
         && (link == Link::RawIp || frame.put_addresses(addresses))
-        && frame.put_reply(network, &reply, words)
+        && frame.put_reply(network, reply, words)
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
 use common::ban::Ban;
 use common::counters::Bypass;
-use common::packet::{Direction, Packet, Protocol};
+use common::packet::{Address, Direction, Packet, Protocol};
 use common::rule::{RuleSpan, Size, Subject};
 use common::settings::{PortSpans, PrefixEntry, span_index};
 
@@ -30,13 +30,13 @@ pub fn classify(
     if entry.flags & PrefixEntry::NEVER_LIMIT != 0 {
         return Err(Bypass::NeverLimit);
     }
-    if direction == Direction::Ingress && is_banned(other.octets()) {
+    if direction == Direction::Ingress && is_banned(other) {
         return Err(Bypass::Banned);
     }
     if entry.flags & PrefixEntry::UNLIMITED != 0 {
         return Err(Bypass::Unlimited);
     }
-    let local_port = packet.local_port(direction);
+    let local_port = packet.local_port_or_0(direction);
     let mut span = span(packet, local_port).ok_or(Bypass::Unlimited)?;
     if span.count == 0 {
         return Err(Bypass::Unlimited);
@@ -46,7 +46,7 @@ pub fn classify(
         hi: other.hi,
         lo: other.lo,
         is_ipv4: u32::from(packet.is_ipv4),
-        local_port: u32::from(local_port.unwrap_or(0)),
+        local_port: u32::from(local_port),
         class: entry.class,
         interface,
         size,
@@ -64,27 +64,27 @@ fn prefix_entry(address: [u8; 16]) -> PrefixEntry {
 
 /// Whether the source is banned; counts the packet if it is.
 #[inline(always)]
-fn is_banned(address: [u8; 16]) -> bool {
-    if RUNTIME.get(0).is_none_or(|runtime| runtime.bans == 0) {
-        return false;
-    }
-    let Some(ban) = BANS.get(&Prefix::new(128, address)) else { return false };
+fn is_banned(source: Address) -> bool {
+    RUNTIME.get(0).is_some_and(|runtime| runtime.bans != 0) && look_up_ban(source.hi, source.lo) != 0
+}
+
+/// A function of its own, for most hosts ban nobody.
+#[inline(never)]
+fn look_up_ban(hi: u64, lo: u64) -> u32 {
+    let Some(ban) = BANS.get(&Prefix::new(128, Address { hi, lo }.octets())) else { return 0 };
     if !Ban::is_in_force(ban.until, Kernel::nanoseconds()) {
-        return false;
+        return 0;
     }
     // SAFETY: a word of a map's value, which only atomic additions and the agent write.
     unsafe { atomics::add((&raw const ban.refused).cast_mut(), 1) };
-    true
+    1
 }
 
 #[inline(always)]
-fn span(packet: &Packet, local_port: Option<u16>) -> Option<RuleSpan> {
+fn span(packet: &Packet, local_port: u16) -> Option<RuleSpan> {
     let index = span_index(packet.protocol, packet.kind);
-    if setting!(ports_in_use) != 0
-        && matches!(packet.protocol, Protocol::Tcp | Protocol::Udp)
-        && let Some(port) = local_port
-    {
-        return PORTS.get(u32::from(port))?.packed.get(index).map(|packed| PortSpans::unpack(*packed));
+    if setting!(ports_in_use) != 0 && matches!(packet.protocol, Protocol::Tcp | Protocol::Udp) && packet.has_ports() {
+        return PORTS.get(u32::from(local_port))?.packed.get(index).map(|packed| PortSpans::unpack(*packed));
     }
     if index < common::settings::SPANS { Some(setting!(spans[index])) } else { None }
 }

@@ -59,7 +59,11 @@ pub fn weir_tc_ip(context: TcContext) -> i32 {
 #[inline(always)]
 fn express(context: *mut xdp_md) -> u32 {
     let (mut seen, mut subject) = (Seen::NOTHING, MaybeUninit::uninit());
-    let found = look_at_driver_frame(context, &mut seen, &mut subject);
+    if setting!(interfaces_in_use) != 0 {
+        // SAFETY: the context is the one the program was called with.
+        seen.interface = unsafe { (*context).ingress_ifindex };
+    }
+    let found = look_at(&XdpFrame::new(context), Link::Ethernet, Direction::Ingress, &mut seen, &mut subject);
     match hold(found, &seen, &subject) {
         Fate::Passed(_) => XDP_PASS,
         Fate::Refused(Telling::Nothing) => XDP_DROP,
@@ -77,10 +81,11 @@ fn express(context: *mut xdp_md) -> u32 {
 fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
     let (mut seen, mut subject) = (Seen::NOTHING, MaybeUninit::uninit());
     TcFrame::gather(context, link);
-    let found = match link {
-        Link::Ethernet => look_at_stack_frame(context, &mut seen, &mut subject),
-        Link::RawIp => look_at_stack_packet(context, &mut seen, &mut subject),
-    };
+    if setting!(interfaces_in_use) != 0 {
+        // SAFETY: the context is the one the program was called with.
+        seen.interface = unsafe { (*context).ifindex };
+    }
+    let found = look_at(&TcFrame::new(context), link, direction(), &mut seen, &mut subject);
     match hold(found, &seen, &subject) {
         Fate::Passed(passage) => {
             send_on(context, link, passage);
@@ -98,35 +103,14 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
             }
             // An answer goes to where the packet came from: out again, or back up to the program that sent it.
             let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
-            // SAFETY: the helper only takes note of the interface.
-            unsafe { bpf_redirect(seen.interface, flags) as i32 }
+            // SAFETY: the context is the one the program was called with; the helper only takes note of the interface.
+            unsafe { bpf_redirect((*context).ifindex, flags) as i32 }
         }
     }
 }
 
-// Functions of their own, so that what a packet is parsed or answered with does not lie on the stack while it is judged:
-// there is room for 512 bytes in all calls together.
-
-#[inline(never)]
-fn look_at_driver_frame(context: *mut xdp_md, seen: &mut Seen, subject: &mut MaybeUninit<Subject>) -> Found {
-    // SAFETY: the context is the one the program was called with.
-    seen.interface = unsafe { (*context).ingress_ifindex };
-    look_at(&XdpFrame::new(context), Link::Ethernet, Direction::Ingress, seen, subject)
-}
-
-#[inline(never)]
-fn look_at_stack_frame(context: *mut __sk_buff, seen: &mut Seen, subject: &mut MaybeUninit<Subject>) -> Found {
-    // SAFETY: the context is the one the program was called with.
-    seen.interface = unsafe { (*context).ifindex };
-    look_at(&TcFrame::new(context), Link::Ethernet, direction(), seen, subject)
-}
-
-#[inline(never)]
-fn look_at_stack_packet(context: *mut __sk_buff, seen: &mut Seen, subject: &mut MaybeUninit<Subject>) -> Found {
-    // SAFETY: the context is the one the program was called with.
-    seen.interface = unsafe { (*context).ifindex };
-    look_at(&TcFrame::new(context), Link::RawIp, direction(), seen, subject)
-}
+// Functions of their own, so that what a packet is answered or marked with does not lie on the stack while it is judged: there is
+// room for 512 bytes in all calls together.
 
 #[inline(never)]
 fn answer_driver_frame(context: *mut xdp_md) -> u32 {
@@ -141,6 +125,16 @@ fn answer_stack_frame(context: *mut __sk_buff) -> u32 {
 #[inline(never)]
 fn answer_stack_packet(context: *mut __sk_buff) -> u32 {
     u32::from(answer(&mut TcFrame::new(context), Link::RawIp))
+}
+
+#[inline(never)]
+fn set_dscp_of_frame(context: *mut __sk_buff, dscp: u32) -> u32 {
+    set_dscp(context, Link::Ethernet, dscp)
+}
+
+#[inline(never)]
+fn set_dscp_of_packet(context: *mut __sk_buff, dscp: u32) -> u32 {
+    set_dscp(context, Link::RawIp, dscp)
 }
 
 /// What becomes of a frame; each hook turns it into an action in one match.
@@ -189,6 +183,7 @@ fn direction() -> Direction {
 /// What is known of any frame.
 struct Seen {
     size: Size,
+    /// The interface's index, if a limit asks for it.
     interface: u32,
 }
 
@@ -272,17 +267,26 @@ fn send_on(context: *mut __sk_buff, link: Link, passage: Passage) {
         if mark.sets_mark != 0 {
             frame.set_mark(mark.mark);
         }
-        if mark.dscp != Mark::SAME_DSCP
-            && let Ok(packet) = parse(&frame, link, Depth::Addresses)
-        {
-            let network = usize::from(packet.network_offset);
-            if packet.is_ipv4 {
-                frame.set_dscp_ipv4(network, mark.dscp as u8);
-            } else {
-                frame.set_dscp_ipv6(network, mark.dscp as u8);
-            }
+        if mark.dscp != Mark::SAME_DSCP {
+            match link {
+                Link::Ethernet => set_dscp_of_frame(context, mark.dscp),
+                Link::RawIp => set_dscp_of_packet(context, mark.dscp),
+            };
         }
     }
+}
+
+#[inline(always)]
+fn set_dscp(context: *mut __sk_buff, link: Link, dscp: u32) -> u32 {
+    let mut frame = TcFrame::new(context);
+    let Ok(packet) = parse(&frame, link, Depth::Addresses) else { return 0 };
+    let network = usize::from(packet.network_offset);
+    if packet.is_ipv4 {
+        frame.set_dscp_ipv4(network, dscp as u8);
+    } else {
+        frame.set_dscp_ipv6(network, dscp as u8);
+    }
+    0
 }
 
 #[cfg(target_arch = "bpf")]

@@ -7,6 +7,7 @@ use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::counters::{Counters, Sighted, TableCounters};
 use common::key::Key;
+use common::packet::reply::Reply;
 use common::rule::Rule;
 use common::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
 use common::table::ELEMENT_WORDS;
@@ -20,9 +21,10 @@ const POLICY: usize = (BPF_F_MMAPABLE | BPF_F_RDONLY_PROG) as usize;
 #[unsafe(no_mangle)]
 pub static SETTINGS: Global<Settings> = Global::new(Settings::NONE);
 
-/// Policy: the rules, rows of one span side by side.
+/// Policy: the rules, rows of one span side by side. Only the agent writes it; it does so in place, a word at a time,
+/// when this host's share of a limit changes, and the kernel maps nothing writable that is read-only to programs.
 #[btf_map]
-pub static RULES: Array<Rule, 1, POLICY> = Array::new();
+pub static RULES: Array<Rule, 1, SHARED> = Array::new();
 
 /// Policy: what packets on a local port are held to.
 #[btf_map]
@@ -67,6 +69,10 @@ pub static RUNTIME: Array<Runtime, 1, POLICY> = Array::new();
 /// A packet with several rules, while it is judged.
 #[btf_map]
 pub static HEARING: PerCpuArray<Hearing, 1> = PerCpuArray::new();
+
+/// An answer, while it is written: kept off the stack.
+#[btf_map]
+pub static REPLY: PerCpuArray<Reply, 1> = PerCpuArray::new();
 
 /// The state of the bucket that all answers share.
 #[btf_map]

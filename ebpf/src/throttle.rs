@@ -1,13 +1,14 @@
 //! The maps as the limiters see them. What is decided is decided in `common`.
 
+use core::arch::asm;
 use core::ops::{Deref, DerefMut};
 
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use common::counters::Sighted;
 use common::key::{HashSeed, Key};
-use common::rule::{Rule, Size};
+use common::rule::{Algorithm, Rule, RuleSpan, Size, Subject};
 use common::table::{Claim, Claimed, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
-use common::throttle::{self, Cell, Hearing, Host, Outcome, Ruling, Sighting, TableEvent};
+use common::throttle::{self, Cell, Hearing, Host, Outcome, Passage, Ruling, Sighting, TableEvent, Verdict};
 use common::time::{TickScale, Ticks};
 
 use crate::atomics;
@@ -63,6 +64,16 @@ impl Set for MapSet {
     fn and(self, word: u32, bits: u64) {
         // SAFETY: a word of a map's value.
         unsafe { atomics::and(self.word(word), bits) };
+    }
+
+    #[inline(always)]
+    fn forget(self, word: u32, a: u64, b: u64) -> u32 {
+        let mut word = u64::from(word);
+        // SAFETY: arithmetic on registers. It is written out, since the compiler knows as well as we do what it comes to.
+        unsafe {
+            asm!("{0} ^= {1}", "{0} ^= {2}", inout(reg) word, in(reg) a, in(reg) b, options(pure, nomem, nostack));
+        }
+        word as u32
     }
 
     #[inline(always)]
@@ -199,6 +210,11 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
+    fn may_run(&self, algorithm: Algorithm) -> bool {
+        setting!(algorithms) & 1 << algorithm as u32 != 0
+    }
+
+    #[inline(always)]
     fn has_room(&self) -> bool {
         setting!(elastic_in_use) != 0 && RUNTIME.get(0).is_some_and(|runtime| runtime.has_room != 0)
     }
@@ -227,9 +243,13 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn judge_by_bucket(&self, rule: u32, key: &Key, size: Size) -> Ruling {
-        let rest = u64::from(key.extra) << 32 | u64::from(key.group);
-        Ruling::from_bits(weir_bucket(rule, key.hi, key.lo, rest, size.to_bits()))
+    fn judge_thoroughly(&self, span: RuleSpan, subject: &Subject) -> Verdict {
+        if !throttle::is_by_bucket(self, span) {
+            return throttle::judge_by_several(self, span, subject);
+        }
+        let Some(mut hearing) = self.hearing() else { return Verdict::Pass(Passage::FREE) };
+        hearing.begin(span, subject, 0);
+        Ruling::from_bits(weir_bucket()).verdict(span.first)
     }
 
     #[inline(always)]
@@ -238,8 +258,18 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
+    fn open(&self, _hearing: &mut Hearing, nth: u32) {
+        weir_open(nth);
+    }
+
+    #[inline(always)]
     fn charge(&self, _hearing: &mut Hearing, nth: u32) -> bool {
         weir_charge(nth) != 0
+    }
+
+    #[inline(always)]
+    fn conclude(&self, _hearing: &mut Hearing, nth: u32) {
+        weir_conclude(nth);
     }
 
     #[inline(always)]
@@ -262,8 +292,11 @@ impl Host for Kernel {
 
     #[inline(always)]
     fn sight(&self, sighting: &Sighting<'_>) {
-        let refused = u32::from(sighting.counter == SlotCounter::Refused);
-        weir_sight(sighting.key, sighting.rule.counter, refused, sighting.weight);
+        let refused = u64::from(sighting.counter == SlotCounter::Refused);
+        let key = &sighting.key;
+        let extra = u64::from(key.extra) << 32 | u64::from(key.group);
+        let what = u64::from(sighting.weight) << 1 | refused;
+        weir_sight(key.hi, key.lo, extra, sighting.rule.counter, what);
     }
 }
 
@@ -272,9 +305,10 @@ impl Host for Kernel {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_bucket(rule: u32, hi: u64, lo: u64, rest: u64, size: u64) -> u64 {
-    let key = Key { hi, lo, extra: (rest >> 32) as u32, group: rest as u32 };
-    throttle::judge_by_bucket(&Kernel, rule, &key, Size::from_bits(size)).to_bits()
+extern "C" fn weir_bucket() -> u64 {
+    let Some(hearing) = Kernel.hearing() else { return Ruling::FREE.to_bits() };
+    let (span, subject) = hearing.case();
+    throttle::judge_by_bucket(&Kernel, span.first, &subject).to_bits()
 }
 
 #[unsafe(no_mangle)]
@@ -285,8 +319,26 @@ extern "C" fn weir_look(nth: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
+extern "C" fn weir_open(nth: u32) -> u32 {
+    if let Some(mut hearing) = Kernel.hearing() {
+        throttle::open(&Kernel, &mut hearing, nth);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
 extern "C" fn weir_charge(nth: u32) -> u32 {
     Kernel.hearing().map_or(1, |mut hearing| u32::from(throttle::charge(&Kernel, &mut hearing, nth)))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_conclude(nth: u32) -> u32 {
+    if let Some(hearing) = Kernel.hearing() {
+        throttle::conclude(&Kernel, &hearing, nth);
+    }
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -319,13 +371,9 @@ static UNSEEN: Sighted = Sighted { passed: 0, refused: 0, refused_at: 0, seen_at
 /// One packet in 64 of a key comes here, so it is kept out of the way of the others.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_sight(key: *const Key, rule: u32, refused: u32, weight: u32) -> u32 {
-    if key.is_null() {
-        return 0;
-    }
-    // A copy of this function's own, since kernels such as 6.1 take no memory of a caller's as the key of a map.
-    // SAFETY: the kernel verified that every caller hands over a whole key.
-    let key = &unsafe { *key };
+extern "C" fn weir_sight(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> u32 {
+    let (refused, weight) = (what & 1, what >> 1);
+    let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
     let now = Kernel::nanoseconds();
     if SIGHTINGS.get_ptr(key).is_none() {
         // If the map is full of keys that are looked at right now, this one is not told of.
@@ -338,9 +386,9 @@ extern "C" fn weir_sight(key: *const Key, rule: u32, refused: u32, weight: u32) 
     let sighted = unsafe { &mut *sighted };
     sighted.seen_at = now;
     if refused == 0 {
-        sighted.passed += u64::from(weight);
+        sighted.passed += weight;
     } else {
-        sighted.refused += u64::from(weight);
+        sighted.refused += weight;
         sighted.refused_at = now;
         sighted.refused_by = rule;
     }

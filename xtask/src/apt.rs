@@ -1,5 +1,9 @@
 //! Debian's package manager.
 
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -33,9 +37,45 @@ impl Apt {
             self.lists_are_fresh = true;
         }
         println!("installing {}", packages.join(" "));
+        // redis-server's package would start it on its usual port; only the program is wanted.
+        let _no_services = NoServices::at(Path::new(POLICY))?;
         process::capture(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages))
             .with_context(|| format!("installing {}", packages.join(" ")))?;
         Ok(())
+    }
+}
+
+/// Asked by Debian's packages whether a service may be started: 101 is no.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// While it lives, no package that is installed starts a service. A policy that is there already stays as it is.
+struct NoServices<'p>(Option<&'p Path>);
+
+impl<'p> NoServices<'p> {
+    fn at(path: &'p Path) -> Result<Self> {
+        match OpenOptions::new().write(true).create_new(true).mode(0o755).open(path) {
+            Ok(mut file) => {
+                let made = Self(Some(path));
+                let text =
+                    "#!/bin/sh\n# `cargo xtask setup` is installing; remove this if it no longer runs.\nexit 101\n";
+                file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+                Ok(made)
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Self(None)),
+            // Without the folder, nothing asks.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self(None)),
+            Err(error) => Err(error).with_context(|| format!("making {}", path.display())),
+        }
+    }
+}
+
+impl Drop for NoServices<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.0
+            && let Err(error) = fs::remove_file(path)
+        {
+            eprintln!("warning: {} could not be removed, and keeps services from starting: {error}", path.display());
+        }
     }
 }
 
@@ -48,4 +88,26 @@ fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
     command.args(["-qq", "-o", LOCK_SECONDS, "-o", "Dpkg::Use-Pty=0"]).env("DEBIAN_FRONTEND", "noninteractive");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_service_is_started_while_packages_are_installed_and_any_may_be_afterwards() {
+        let folder = std::env::temp_dir().join(format!("weir-policy-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("policy-rc.d");
+        let guard = NoServices::at(&path).unwrap();
+        let asked = Command::new(&path).args(["redis-server", "start"]).status().unwrap();
+        assert_eq!(asked.code(), Some(101));
+        drop(guard);
+        assert!(!path.exists());
+        // The administrator's own stays.
+        fs::write(&path, "theirs").unwrap();
+        drop(NoServices::at(&path).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

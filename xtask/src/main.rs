@@ -31,6 +31,8 @@ enum Verb {
     Lint,
     Test(cmd::test::Arguments),
     Vm(cmd::vm::Arguments),
+    /// Measure how near to their limit many hosts stay together, and put the table into docs/CLUSTER.md.
+    Accuracy,
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
     /// Remove what interrupted tests left on this machine.
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Verb::Setup(arguments) => cmd::setup::run(&arguments),
         Verb::Build(arguments) => cmd::build::run(&arguments),
         Verb::Lint => cmd::lint::run(),
+        Verb::Accuracy => cmd::accuracy::run(),
         Verb::Demo => cmd::demo::run(),
         Verb::Test(arguments) => cmd::test::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),

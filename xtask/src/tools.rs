@@ -15,7 +15,7 @@ pub enum Group {
     Test,
     /// The tests in virtual machines with other kernels.
     Vm,
-    /// Also what is only used by tests of clusters.
+    /// Everything.
     All,
 }
 
@@ -26,7 +26,7 @@ struct Tool {
     reason: &'static str,
 }
 
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 11] = [
     Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
     Tool {
         programs: &["nsenter", "setpriv"],
@@ -35,7 +35,13 @@ const TOOLS: [Tool; 10] = [
         reason: "enters the tests' networks",
     },
     Tool { programs: &["bpftool"], package: "bpftool", group: Group::Test, reason: "reads maps as a user would" },
-    Tool { programs: &["redis-server"], package: "redis-server", group: Group::All, reason: "the store of a cluster" },
+    Tool {
+        programs: &["redis-server", "redis-cli"],
+        package: "redis-server",
+        group: Group::Test,
+        reason: "the store of central counts and of a cluster",
+    },
+    Tool { programs: &["openssl"], package: "openssl", group: Group::Test, reason: "certificates for the store" },
     Tool {
         programs: &["qemu-system-x86_64"],
         package: "qemu-system-x86",

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use super::table::{self, number};
 use super::{Print, USAGE};
 use crate::cli::Ask;
+use crate::cluster::ClusterStatus;
 use crate::control::{Client, Request, Reset};
 use crate::stats::{BanStatus, LimitStatus, SourceStatus, Status, TopRow};
 
@@ -77,6 +78,10 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
             text.push_str("\nnote: ");
             text.push_str(note);
         }
+        if let Some(cluster) = &status.cluster {
+            text.push_str("\n\n");
+            text.push_str(&cluster_text(cluster));
+        }
         text
     })
 }
@@ -102,6 +107,36 @@ fn changes(status: &Status) -> Vec<String> {
         lines.push(format!("never throttled: {}", named.collect::<Vec<_>>().join(", ")));
     }
     lines
+}
+
+/// The cluster in words: its store, then each host's share of each limit.
+fn cluster_text(cluster: &ClusterStatus) -> String {
+    let mut store = format!("{} at {}", cluster.health, cluster.store.join(", "));
+    if let (Some(answered_in), Some(ago)) = (cluster.answered_in_seconds, cluster.last_answer_seconds_ago) {
+        store.push_str(&format!(", answered {} ago within {}", table::seconds(ago), table::seconds(answered_in)));
+    }
+    if let Some(error) = cluster.last_error.as_ref().filter(|_| cluster.failures > 0) {
+        store.push_str(&format!("; {} failed requests, the last: {error}", number(cluster.failures)));
+    }
+    let head = table::pairs([
+        ("cluster node", cluster.node.clone()),
+        ("store", store),
+        ("when it is down", cluster.when_store_is_down.clone()),
+        ("hosts seen", number(cluster.hosts)),
+    ]);
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let rows = cluster.limits.iter().flat_map(|limit| {
+        let from = if limit.is_settling { format!("{}, settling", limit.share_from) } else { limit.share_from.clone() };
+        let demand = |demand: f64| format!("{demand:.1}/s");
+        let own =
+            [limit.name.clone(), "this one".to_owned(), percent(limit.share), from, demand(limit.demand_per_second)];
+        let others = limit.shares.iter().map(move |host| {
+            let share = percent(host.share);
+            [limit.name.clone(), host.host.clone(), share, "store".to_owned(), demand(host.demand_per_second)]
+        });
+        std::iter::once(own).chain(others)
+    });
+    format!("{head}\n\n{}", table::render(["LIMIT", "HOST", "SHARE", "FROM", "DEMAND"], 2, rows))
 }
 
 pub fn limits(options: &Ask) -> anyhow::Result<ExitCode> {

@@ -104,6 +104,18 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
     for protected in &checked.protected {
         println!("never throttled: {}, {}", protected.address, protected.why);
     }
+    if let Some(cluster) = &config.cluster {
+        let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
+        let shared = checked.limits.iter().filter(|limit| limit.cluster).map(|limit| limit.name.as_str());
+        println!(
+            "\nwith other hosts, as {} through {}, asked every {} ms, {} when it is down: {}",
+            cluster.node,
+            stores.join(", "),
+            cluster.sync.as_millis(),
+            cluster.when_store_is_down,
+            shared.collect::<Vec<_>>().join(", ")
+        );
+    }
     for warning in &checked.warnings {
         eprintln!("warning: {warning}");
     }

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::USAGE;
 use crate::applications::{self, Agent, Packets};
 use crate::cli::Run;
+use crate::cluster;
 use crate::compile::{self, Plan};
 use crate::config::policy::{Config, Mode, OnExit};
 use crate::config::{self, ssh};
@@ -46,14 +47,16 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         let packets = hold_packets(&config, file.as_deref(), plan, &interfaces)?;
         // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
         let groups = Keeper::start(&config);
-        introduce(&config, packets.as_deref(), &requests, &groups);
+        let packets: Packets = Arc::new(ArcSwapOption::new(packets));
+        let shared = cluster::shared(&config, &packets, &requests.current());
+        let cluster = cluster::Keeper::start(&config, shared)?;
+        introduce(&config, packets.load().as_deref(), &requests, &groups);
         for protected in &protected {
             eprintln!("never throttled: {}, {}", protected.address, protected.why);
         }
-        let packets: Packets = Arc::new(ArcSwapOption::new(packets));
         orders.carry_out(Arc::clone(&packets));
         let live = Live::new(source, protected);
-        let agent = Arc::new(Agent::new(file, live, Arc::clone(&packets), requests, groups.clone()));
+        let agent = Arc::new(Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster));
         tokio::select! {
             () = server.serve(Arc::clone(&agent)) => {}
             () = keep_up(&packets) => {}
@@ -69,6 +72,8 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         if let Some(packets) = packets.load_full() {
             packets.leave()?;
         }
+        // Nothing passes any more by what is given back.
+        agent.stop_cluster();
         match on_exit {
             OnExit::Detach => eprintln!("stopped; limits are out of force (on_exit = \"detach\")"),
             OnExit::Keep => {
@@ -174,6 +179,10 @@ fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decid
     }
     if let count @ 1.. = config.groups.len() {
         parts.push(format!("holding {count} process group{}", plural(count)));
+    }
+    if let Some(cluster) = &config.cluster {
+        let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
+        parts.push(format!("keeping limits with other hosts as {} through {}", cluster.node, stores.join(", ")));
     }
     eprintln!("{}; control socket {}", parts.join("; "), config.agent.control.display());
     for endpoint in requests.endpoints() {

@@ -22,7 +22,7 @@ use common::table::{SLOTS, Shape};
 use common::time::TickScale;
 use thiserror::Error;
 
-use crate::config::policy::{Action, Config, Limit, Mode, Unit};
+use crate::config::policy::{Action, Config, Key, Limit, Mode, Unit};
 
 /// A policy that is right by itself and more than the kernel's rows can say.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -156,7 +156,10 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         depth: depth(&own) as u32,
         ports_in_use: u32::from(!ports.is_empty()),
         prefixes_in_use: u32::from(grades.are_needed(config)),
+        algorithms: rules.iter().fold(0, |bits, rule| bits | 1 << rule.algorithm),
         elastic_in_use: u32::from(own.iter().any(|limit| limit.throttle.is_elastic())),
+        interfaces_in_use: u32::from(own.iter().any(|limit| limit.key == Key::Interface)),
+        bytes_in_use: u32::from(own.iter().any(|limit| limit.unit == Unit::Bytes)),
         observe: u32::from(config.agent.mode == Mode::Observe),
         is_egress: u32::from(direction == Direction::Egress),
         reject_in_use: in_use(|action| action == Action::Reject),

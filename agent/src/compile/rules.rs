@@ -97,7 +97,7 @@ impl RuleSource {
         let rate = multiplier.rate(self.rate);
         let burst = multiplier.units(self.burst).max(1);
         let costs = if self.unit == Unit::Bytes { Costs::Many } else { Costs::Single };
-        match self.algorithm {
+        let rule = match self.algorithm {
             Algorithm::TokenBucket => self.frame.with_token_bucket(TokenBucket::new(rate, burst, costs, scale)),
             Algorithm::LeakyBucket => self.frame.with_leaky_bucket(LeakyBucket::new(rate, burst, costs, scale)),
             Algorithm::FixedWindow => self.frame.with_fixed_window(FixedWindow::new(self.windowed(multiplier), scale)),
@@ -105,7 +105,8 @@ impl RuleSource {
                 self.frame.with_sliding_window(SlidingWindow::new(self.windowed(multiplier), scale))
             }
             Algorithm::SlidingLog => self.frame.with_sliding_log(SlidingLog::new(self.windowed(multiplier), scale)),
-        }
+        };
+        rule.made_swift()
     }
 
     /// A window keeps its length and multiplies its count, rounded down, but never to nothing.

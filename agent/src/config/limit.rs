@@ -47,7 +47,9 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     let on_full = table.word("on_full", OnFull::WORDS).unwrap_or(OnFull::Pass);
     let action = action(&mut table, direction, algorithm);
     let throttle = throttle(&mut table);
-    refuse_other_scopes(&mut table);
+    // What has scope = "request" is read elsewhere.
+    table.word("scope", &[("packet", ()), ("request", ())]);
+    let cluster = cluster(&mut table);
 
     table.required("rate", if unit == Unit::Bytes { "\"10MB/s\"" } else { "\"1000/s\"" });
     let rate = table.string("rate", "\"1000/s\"").and_then(|(text, span)| match units::rate(text, unit) {
@@ -88,26 +90,18 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         action,
         on_full,
         tiers,
+        cluster,
     };
     Some(ReadLimit { limit, name_span })
 }
 
-/// A limit that silently does not bite is the worst of all: what is not in force is refused.
-fn not_yet(table: &mut Table<'_, '_>, key: &str, what: &str) {
-    let span = table.span_of(key);
-    table.problems.error(
-        span,
-        format!("{what} is not in force in this version"),
-        "remove it: nothing would be limited by it",
-    );
-}
-
-fn refuse_other_scopes(table: &mut Table<'_, '_>) {
-    // What has scope = "request" is read elsewhere.
-    table.word("scope", &[("packet", ()), ("request", ())]);
-    if table.value("cluster").is_some_and(|value| value.get_ref().as_bool() != Some(false)) {
-        not_yet(table, "cluster", "cluster = true");
-    }
+/// Whether all hosts of the cluster keep the limit together.
+pub fn cluster(table: &mut Table<'_, '_>) -> bool {
+    let Some(value) = table.value("cluster") else { return false };
+    value.get_ref().as_bool().unwrap_or_else(|| {
+        table.wrong_type("cluster", value, "cluster = true or cluster = false");
+        false
+    })
 }
 
 fn key(table: &mut Table<'_, '_>, direction: Direction) -> Key {

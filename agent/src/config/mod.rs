@@ -4,6 +4,7 @@
 
 mod agent;
 mod class;
+pub mod cluster;
 mod decide;
 mod group;
 mod limit;
@@ -68,9 +69,6 @@ impl ConfigError {
     }
 }
 
-/// Tables that this version knows of and does not enforce.
-const NOT_YET: [&str; 1] = ["cluster"];
-
 /// Reads and validates a file.
 ///
 /// # Errors
@@ -99,6 +97,7 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
+    let shown = cluster::without_credentials(text);
     for error in &syntax {
         problems.error(error.span().unwrap_or(0..0), error.message(), "correct the TOML syntax here");
     }
@@ -106,10 +105,10 @@ pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let config = if syntax.is_empty() { read(document.get_ref(), document.span(), &mut problems) } else { None };
     match config {
         Some(config) if problems.errors.is_empty() => {
-            let warnings = report::place(path, text, &problems.warnings);
+            let warnings = report::place(path, &shown, &problems.warnings);
             Ok(Loaded { config, warnings })
         }
-        _ => Err(Report::new(path, text, problems.errors)),
+        _ => Err(Report::new(path, &shown, problems.errors)),
     }
 }
 
@@ -127,15 +126,14 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     };
     let classes = entries(&mut root, "class", "[[class]]", class::read);
     let (limits, request_limits) = decide::limits(&mut root);
+    let of_packets = limits.iter().map(|read| (read.limit.name.clone(), read.name_span.clone(), read.limit.cluster));
+    let of_requests =
+        request_limits.iter().map(|read| (read.limit.name.clone(), read.name_span.clone(), read.limit.cluster));
+    let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
     let classes_read: Vec<policy::Class> = classes.iter().map(|read| read.class.clone()).collect();
     let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
     let groups = entries(&mut root, "group", "[[group]]", group::read);
-    for key in NOT_YET {
-        if let Some(value) = root.value(key) {
-            let message = format!("[{key}] is not in force in this version");
-            root.problems.error(value.span(), message, "remove it: nothing would be limited by it");
-        }
-    }
+    let cluster = cluster::read(&mut root, &clustered);
     check_classes(&classes, &agent, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
     group::check(&groups, root.problems);
@@ -146,6 +144,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         limits: limits.into_iter().map(|read| read.limit).collect(),
         decide,
         groups: groups.into_iter().map(|read| read.group).collect(),
+        cluster,
     })
 }
 
@@ -280,6 +279,7 @@ impl Config {
             action: Action::Drop,
             on_full: OnFull::Pass,
             tiers: Vec::new(),
+            cluster: false,
         };
         Self {
             agent: AgentConfig {
@@ -295,6 +295,7 @@ impl Config {
                 limit("connections-per-source", Unit::Connections, 200, 1_000),
             ],
             decide: policy::Decide::default(),
+            cluster: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use super::policy_group::Group;
 pub use common::limiter::Rate;
 pub use common::packet::Direction;
 
+pub use super::cluster::{Cluster, StoreUrl};
 pub use super::decide::{Decide, Endpoint};
 pub use super::request::RequestCost;
 pub use super::request_limit::{Escalate, RequestEnforcement, RequestLimit, RequestUnit};
@@ -29,6 +30,8 @@ pub struct Config {
     pub decide: Decide,
     /// `[[group]]`, in the file's order: the first that matches a process has it.
     pub groups: Vec<Group>,
+    /// `[cluster]`, if some limit is of many hosts.
+    pub cluster: Option<Cluster>,
 }
 
 /// `[agent]`.
@@ -131,6 +134,19 @@ words!(
         Udp = "udp",
         /// ICMP and ICMPv6.
         Icmp = "icmp",
+    }
+);
+words!(
+    /// What holds on a host whose leases have run out since the store does not answer.
+    WhenStoreIsDown {
+        /// The limit, divided by the hosts last seen.
+        Share = "share",
+        /// The whole limit.
+        Local = "local",
+        /// Nothing is refused.
+        Open = "open",
+        /// Everything is refused.
+        Closed = "closed",
     }
 );
 words!(
@@ -384,6 +400,8 @@ pub struct Limit {
     pub on_full: OnFull,
     /// Further rates on the same key.
     pub tiers: Vec<Tier>,
+    /// Whether all hosts of the cluster keep it together.
+    pub cluster: bool,
 }
 
 impl Limit {

@@ -53,6 +53,8 @@ pub struct RequestLimit {
     pub tiers: Vec<Tier>,
     /// When to stop an address at the kernel edge.
     pub escalate: Option<Escalate>,
+    /// Whether all hosts of the cluster keep it together.
+    pub cluster: bool,
 }
 
 /// What a limit on requests counts.
@@ -169,14 +171,7 @@ fn read(mut table: Table<'_, '_>) -> Option<ReadRequestLimit> {
             table.problems.error(span, message, format!("leave out {key}, or scope = \"request\""));
         }
     }
-    if table.value("cluster").is_some_and(|value| value.get_ref().as_bool() != Some(false)) {
-        let span = table.span_of("cluster");
-        table.problems.error(
-            span,
-            "cluster = true is not in force in this version",
-            "remove it: each host would count alone",
-        );
-    }
+    let cluster = limit::cluster(&mut table);
     let units = &[("credits", RequestUnit::Credits), ("requests", RequestUnit::Requests)];
     let unit = table.word("unit", units).unwrap_or(RequestUnit::Requests);
     let algorithm = table.word("algorithm", Algorithm::WORDS).unwrap_or(Algorithm::TokenBucket);
@@ -237,6 +232,7 @@ fn read(mut table: Table<'_, '_>) -> Option<ReadRequestLimit> {
         on_full,
         tiers: tiers.into_iter().map(|(rate, text, _)| Tier { rate, burst: rate.count, text }).collect(),
         escalate,
+        cluster,
     };
     Some(ReadRequestLimit { limit, name_span })
 }

@@ -153,9 +153,8 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "two limits",
             "another name",
         ),
-        // What this version does not enforce is refused, not ignored.
-        (&limit(&format!("{rate}cluster = true")), 6, 11, "not in force", "remove it"),
-        ("[cluster]", 1, 1, "not in force", "remove it"),
+        (&limit(&format!("{rate}cluster = true")), 4, 8, "of a cluster, and there is none", "add [cluster]"),
+        ("[cluster]", 1, 1, "has no store", "redis://"),
     ] {
         let report = check(text).err().unwrap_or_else(|| panic!("{text} is not wrong"));
         let found = report.errors.iter().any(|error| {

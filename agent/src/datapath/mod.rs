@@ -13,6 +13,7 @@ mod interface;
 mod others;
 mod pins;
 mod release;
+mod rows;
 mod sources;
 mod table;
 mod traffic_control;
@@ -34,12 +35,14 @@ use aya::maps::lpm_trie::Key as TrieKey;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray};
 use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
-use common::counters::{Counters, Sighted, TableCounters};
+use common::counters::{BYPASS_ROWS, Counters, Sighted, TableCounters, Traffic};
 use common::key::{HashSeed, Key};
 use common::packet::Direction;
-use common::rule::Rule;
+use common::rule::{Enforcement, Rule};
 use common::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use common::share::Share;
 
+use self::rows::Rows;
 use crate::compile::Image;
 
 /// The eBPF object, put in place by `cargo xtask build`; empty if the agent was built without it.
@@ -79,6 +82,9 @@ pub struct Datapath {
     image: Image,
     settings: Settings,
     sources: Sources,
+    rows: Rows,
+    /// Of the limits that other hosts have a part in, by their place in the config.
+    shares: std::collections::BTreeMap<usize, Share>,
     attached: Vec<Attached>,
     pins: PinDirectory,
     place: TablePlace,
@@ -144,7 +150,18 @@ impl Datapath {
         table.set(0, TableIdentity::of(&settings), 0)?;
         table::write(map_mut(&mut ebpf, "LAYOUT")?, &image.layout)?;
         let sources = Sources::map(array_of(&ebpf, "SOURCES")?, array_of(&ebpf, "RINGS")?, settings)?;
-        Ok(Self { ebpf, image, settings, sources, attached: Vec::new(), pins: pins.clone(), place: place.clone() })
+        let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
+        Ok(Self {
+            ebpf,
+            image,
+            settings,
+            sources,
+            rows,
+            shares: Default::default(),
+            attached: Vec::new(),
+            pins: pins.clone(),
+            place: place.clone(),
+        })
     }
 
     /// The counters of every row, summed over CPUs.
@@ -241,6 +258,53 @@ impl Datapath {
     pub fn set_runtime(&mut self, runtime: Runtime) -> Result<(), LoadError> {
         let mut map = Array::<_, Runtime>::try_from(map_mut(&mut self.ebpf, "RUNTIME")?)?;
         Ok(map.set(0, runtime, 0)?)
+    }
+
+    /// What has been asked of a limit, given by its place in the config: everything that passed and all that was
+    /// refused, and what was refused.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn asked(&self, limit: usize) -> Result<(Traffic, Traffic), LoadError> {
+        let map = PerCpuArray::<_, Counters>::try_from(map(&self.ebpf, "COUNTERS")?)?;
+        let read = |row: u32| -> Result<Counters, LoadError> {
+            Ok(map.get(&row, 0)?.iter().fold(Counters::default(), |sum, cpu| sum.plus(*cpu)))
+        };
+        let (mut asked, mut refused) = (Traffic::default(), Traffic::default());
+        let mut spans = std::collections::BTreeSet::new();
+        for (row, counted) in (BYPASS_ROWS..).zip(&self.image.catalogue).filter(|(_, counted)| counted.limit == limit) {
+            refused = refused.plus(read(row)?.throttled);
+            // Several rules of one span see the same packets.
+            if spans.insert(counted.span) {
+                asked = asked.plus(read(counted.span)?.passed);
+            }
+        }
+        Ok((asked.plus(refused), refused))
+    }
+
+    /// Holds a limit, given by its place in the config, to a share of it from the next packet on, or to nothing.
+    pub fn set_share(&mut self, limit: usize, share: Share, is_open: bool) {
+        let rows_of_one = self.image.catalogue.len();
+        for (row, rule) in self.image.rules.iter().enumerate() {
+            let counted = self.image.catalogue.get(row.checked_rem(rows_of_one).unwrap_or(0));
+            if counted.is_some_and(|counted| counted.limit == limit) {
+                let mut shared = rule.at_share(share);
+                if is_open && shared.enforcement == Enforcement::Enforce as u8 {
+                    shared.enforcement = Enforcement::Observe as u8;
+                }
+                self.rows.replace(row, &shared);
+            }
+        }
+        self.shares.insert(limit, share);
+    }
+
+    /// A row of rules as it is in force, by its place in the image.
+    #[must_use]
+    pub fn rule_in_force(&self, row: usize) -> Option<Rule> {
+        let rule = self.image.rules.get(row)?;
+        let counted = self.image.catalogue.get(row.checked_rem(self.image.catalogue.len())?)?;
+        Some(self.shares.get(&counted.limit).map_or(*rule, |share| rule.at_share(*share)))
     }
 
     /// Which packets the policy is for.

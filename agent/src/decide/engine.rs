@@ -3,19 +3,21 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::rate_limiter::{Outcome, Policy, PolicyError};
+use common::share::Share;
 use ipnet::IpNet;
 use thiserror::Error;
 
 use super::escalation::{Edge, Escalation};
+use super::fingerprint::{Fingerprint, Fingerprints};
 use super::formula::Formula;
 use super::headers;
 use super::question::{Answer, DecideError, Question};
 use super::sources::{Sources, Standing};
-use super::store::{Fingerprint, Fingerprints, Store};
+use super::store::Store;
 use crate::config::policy::{Config, Mode, Multiplier, RequestEnforcement, RequestLimit};
 use crate::config::request_limit::SOURCE;
 use crate::config::table::suggestion;
@@ -44,6 +46,14 @@ pub(super) struct Counters {
     pub(super) would_refuse: AtomicU64,
 }
 
+/// What is told of a limit that many hosts keep together: units, not decisions.
+#[derive(Debug, Default)]
+struct Together {
+    wanted: AtomicU64,
+    refused: AtomicU64,
+    is_open: AtomicBool,
+}
+
 /// A limit and its state.
 #[derive(Debug)]
 pub(super) struct Limit {
@@ -51,6 +61,7 @@ pub(super) struct Limit {
     /// One for each multiplier of the classes.
     pub(super) stores: Vec<Arc<Store>>,
     pub(super) counters: Arc<Counters>,
+    together: Option<Arc<Together>>,
     escalation: Option<Arc<Escalation>>,
     pub(super) observes: bool,
     policy_header: String,
@@ -75,6 +86,13 @@ pub(super) struct Charge {
     pub(super) key: Fingerprint,
     pub(super) cost: u64,
     pub(super) peek: bool,
+}
+
+impl Limit {
+    /// Whether what it refuses passes at this moment.
+    pub(super) fn observes_now(&self) -> bool {
+        self.observes || self.together.as_ref().is_some_and(|together| together.is_open.load(Ordering::Relaxed))
+    }
 }
 
 impl Charge {
@@ -120,14 +138,18 @@ impl Engine {
             (&one.name, &one.key, one.ipv4_prefix, one.ipv6_prefix, one.unit)
                 == (&other.name, &other.key, other.ipv4_prefix, other.ipv6_prefix, other.unit)
         };
+        let new = new_store(policy, tiers, capacity);
+        // Of a multiplier that is new, nobody has used anything yet.
         let grade = self.sources.multipliers().iter().position(|known| *known == multiplier);
-        let known = self.limits.iter().find(is_same).and_then(|limit| limit.stores.get(grade.unwrap_or(0)));
-        match known {
-            Some(store) if grade.is_some() && store.is_as(&tiers, capacity, policy.on_full) => Arc::clone(store),
-            // Of a multiplier that is new, nobody has used anything yet.
-            Some(store) if grade.is_some() => Arc::new(store.carried(tiers, capacity, policy.on_full, now)),
-            _ => Arc::new(Store::new(tiers, capacity, policy.on_full)),
+        let limit = self.limits.iter().find(is_same);
+        let Some(known) = limit.zip(grade).and_then(|(limit, grade)| limit.stores.get(grade)) else {
+            return Arc::new(new);
+        };
+        if known.is_as(&new) {
+            return Arc::clone(known);
         }
+        new.take_up(known, now);
+        Arc::new(new)
     }
 
     fn build(config: &Config, edge: Arc<dyn Edge>, before: Option<(&Self, u64)>) -> Result<Self, EngineError> {
@@ -141,7 +163,7 @@ impl Engine {
                 let capacity = config.decide.max_keys as usize;
                 stores.push(match before {
                     Some((before, now)) => before.store(policy, *multiplier, tiers, capacity, now),
-                    None => Arc::new(Store::new(tiers, capacity, policy.on_full)),
+                    None => Arc::new(new_store(policy, tiers, capacity)),
                 });
             }
             let known = before.and_then(|(before, _)| before.limits.get(*before.by_name.get(&policy.name)?));
@@ -155,6 +177,7 @@ impl Engine {
                 policy: policy.clone(),
                 stores,
                 counters: known.map_or_else(Arc::default, |known| Arc::clone(&known.counters)),
+                together: policy.cluster.then(|| known.and_then(|known| known.together.clone()).unwrap_or_default()),
                 escalation,
                 observes,
                 policy_header: headers::policy(policy),
@@ -287,7 +310,16 @@ impl Engine {
     /// Counts an outcome, and makes of it what the limit's mode says.
     pub(super) fn count(&self, charge: &Charge, mut outcome: Outcome, now: u64) -> Outcome {
         let limit = &self.limits[charge.limit];
-        let counter = match (outcome.allowed, limit.observes) {
+        let observes = limit.observes_now();
+        if let Some(together) = &limit.together
+            && !charge.peek
+        {
+            together.wanted.fetch_add(charge.cost, Ordering::Relaxed);
+            if !outcome.allowed {
+                together.refused.fetch_add(charge.cost, Ordering::Relaxed);
+            }
+        }
+        let counter = match (outcome.allowed, observes) {
             (true, _) => &limit.counters.passed,
             (false, true) => &limit.counters.would_refuse,
             (false, false) => &limit.counters.refused,
@@ -295,7 +327,7 @@ impl Engine {
         if !charge.peek {
             counter.fetch_add(1, Ordering::Relaxed);
         }
-        if !outcome.allowed && limit.observes {
+        if !outcome.allowed && observes {
             outcome.allowed = true;
             outcome.retry_after = Some(Duration::ZERO);
         } else if !outcome.allowed
@@ -359,12 +391,34 @@ impl Engine {
         }
     }
 
+    /// What has been asked of a limit that many hosts keep together, in units: (passed and refused, refused).
+    #[must_use]
+    pub fn asked(&self, name: &str) -> Option<(u64, u64)> {
+        let together = self.limits[*self.by_name.get(name)?].together.as_ref()?;
+        Some((together.wanted.load(Ordering::Relaxed), together.refused.load(Ordering::Relaxed)))
+    }
+
+    /// What this host has of such a limit from now on, and whether it refuses anything at all.
+    pub fn set_share(&self, name: &str, share: Share, is_open: bool) {
+        let Some(limit) = self.by_name.get(name).and_then(|nth| self.limits.get(*nth)) else { return };
+        limit.stores.iter().for_each(|store| store.set_share(share));
+        if let Some(together) = &limit.together {
+            together.is_open.store(is_open, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets all state of a limit; how many keys there were, or `None` if there is no such limit.
     #[must_use]
     pub fn reset(&self, name: &str) -> Option<u64> {
         let limit = &self.limits[*self.by_name.get(name)?];
         Some(limit.stores.iter().map(|store| store.clear()).sum::<usize>() as u64)
     }
+}
+
+/// An empty store for a limit's keys.
+fn new_store(policy: &RequestLimit, tiers: Vec<Policy>, capacity: usize) -> Store {
+    let store = Store::new(tiers, capacity, policy.on_full);
+    if policy.cluster { store.shared() } else { store }
 }
 
 /// What a key is made of. Values that are next to each other cannot run together: the hash has their lengths.

@@ -7,7 +7,8 @@ use common::limiter::Rate;
 use common::rate_limiter::{Policy, PolicyError};
 use ipnet::IpNet;
 
-use super::store::{Fingerprints, Store};
+use super::fingerprint::Fingerprints;
+use super::store::Store;
 use crate::config::policy::{Escalate, OnFull};
 
 /// What the kernel edge can be asked for.

@@ -8,6 +8,8 @@ use std::fmt;
 use exmex::{BinOp, Express, FlatEx, MakeOperators, Operator, ops_factory};
 use thiserror::Error;
 
+use super::functions;
+
 /// The name that stands for the limit's most credits.
 const LIMIT: &str = "limit";
 /// Doubles count whole numbers exactly up to here.
@@ -22,10 +24,22 @@ ops_factory!(
     Operator::make_bin("/", BinOp { apply: |a, b| a / b, prio: 3, is_commutative: false }),
     Operator::make_bin("%", BinOp { apply: |a, b| a % b, prio: 3, is_commutative: false }),
     Operator::make_bin("^", BinOp { apply: f64::powf, prio: 4, is_commutative: false }),
+    // What min(a, b) and max(a, b) are written as before they come here.
+    Operator::make_bin(functions::MIN, BinOp { apply: |a, b| both(a, b, f64::min), prio: 0, is_commutative: true }),
+    Operator::make_bin(functions::MAX, BinOp { apply: |a, b| both(a, b, f64::max), prio: 0, is_commutative: true }),
     Operator::make_unary("ceil", f64::ceil),
     Operator::make_unary("floor", f64::floor),
     Operator::make_unary("round", f64::round)
 );
+
+/// `choose`, unless one is no number, or beyond all: that is an error, which no choice may hide.
+fn both(a: f64, b: f64, choose: fn(f64, f64) -> f64) -> f64 {
+    match (a.is_finite(), b.is_finite()) {
+        (true, true) => choose(a, b),
+        (true, false) => b,
+        (false, _) => a,
+    }
+}
 
 /// Why there is no cost. Nothing is charged then.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -82,15 +96,13 @@ impl Formula {
     ///
     /// When it is no formula.
     pub fn parse(text: &str) -> Result<Self, FormulaError> {
-        let compiled = FlatEx::<f64, Operators>::parse(text)
-            .map_err(|error| FormulaError::Syntax { text: text.to_owned(), reason: error.to_string() })?;
+        let syntax = |reason: String| FormulaError::Syntax { text: text.to_owned(), reason };
+        let infix = functions::to_infix(text).map_err(|error| syntax(error.to_string()))?;
+        let compiled = FlatEx::<f64, Operators>::parse(&infix).map_err(|error| syntax(error.to_string()))?;
         let formula = Self { text: text.to_owned(), compiled };
         let strange = formula.compiled.var_names().iter().find(|name| !is_name(name));
         match strange {
-            Some(name) => Err(FormulaError::Syntax {
-                text: text.to_owned(),
-                reason: format!("{name:?} is no name of a parameter"),
-            }),
+            Some(name) => Err(syntax(format!("{name:?} is no name of a parameter"))),
             None => Ok(formula),
         }
     }
@@ -189,6 +201,16 @@ mod tests {
             ("bytes / 1024", &[("bytes", 1.0)], 1),
             ("0.1 * messages", &[("messages", 30.0)], 3),
             ("maximum + limits", &[("maximum", 1.0), ("limits", 2.0)], 3),
+            ("min(limit, 1000) / 10", &[], 10),
+            ("min(limit, 50) / 10", &[], 5),
+            ("max(1, bytes / 1024)", &[("bytes", 10.0)], 1),
+            ("max(1, bytes / 1024)", &[("bytes", 10_240.0)], 10),
+            ("2 * max(min(a, b), c - 1) + 1", &[("a", 5.0), ("b", 7.0), ("c", 3.0)], 11),
+            ("10 - min (2, 3) - max(1,2,3)", &[], 5),
+            ("min(2)", &[], 2),
+            ("ceil(min(2.2, max(1.5, a)))", &[("a", 9.0)], 3),
+            ("minimum + min(max_size, 4) + max", &[("minimum", 1.0), ("max_size", 9.0), ("max", 2.0)], 7),
+            ("-min(-3, 2)", &[], 3),
             ("-(-5)", &[], 5),
             ("0", &[], 0),
         ] {
@@ -211,6 +233,20 @@ mod tests {
             ("10 ^ 400", &[], "more than can be counted"),
             ("1 / messages", &[("messages", 0.0)], "more than can be counted"),
             ("messages / messages", &[("messages", 0.0)], "no number"),
+            // No choice hides what is no cost.
+            ("min(messages / messages, 5)", &[("messages", 0.0)], "no number"),
+            ("max(5, messages / messages)", &[("messages", 0.0)], "no number"),
+            ("min(10 ^ 400, 5)", &[], "more than can be counted"),
+            ("min(messages, 5)", &[("messages", -1.0)], "negative"),
+            ("max(2 ^ 54, messages)", &[("messages", 1.0)], "more than can be counted"),
+            ("min(messages, 5)", &[], "needs the parameter \"messages\""),
+            ("min(1, 2", &[], "no closing parenthesis"),
+            ("min()", &[], "min( needs something between"),
+            ("max(1,,2)", &[], "max( needs something between"),
+            ("1, 2", &[], "commas stand between what min( and max( choose from"),
+            ("ceil(1, 2)", &[], "commas stand between what min( and max( choose from"),
+            ("1 & 2", &[], "'&' means nothing here"),
+            ("avg(1)", &[], "no formula"),
         ] {
             let error = cost(text, parameters).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

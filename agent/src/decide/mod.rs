@@ -6,15 +6,19 @@
 
 mod engine;
 mod escalation;
+mod fingerprint;
 mod formula;
+mod functions;
 mod grpc;
 mod headers;
 mod http;
 mod question;
 mod service;
+mod shard;
 mod sources;
 mod status;
 mod store;
+mod table;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -22,10 +26,12 @@ mod together;
 
 pub use engine::{Engine, EngineError};
 pub use escalation::Edge;
+pub use fingerprint::{Fingerprint, Fingerprints};
 pub use formula::{Formula, FormulaError};
 pub use question::{Answer, DecideError, Question};
 pub use service::{Service, ServiceError};
-pub use store::{Fingerprint, Fingerprints, Held, Store};
+pub use shard::Forgotten;
+pub use store::{Held, Store};
 
 /// The engine that decides at this moment: another one takes its place when the config is read again.
 pub type Current = arc_swap::ArcSwap<Engine>;

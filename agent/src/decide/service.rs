@@ -131,6 +131,12 @@ impl Service {
         self.runtime.is_some()
     }
 
+    /// What decides at each moment, for keeping.
+    #[must_use]
+    pub fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.engine)
+    }
+
     /// The instant that decisions are made at.
     #[must_use]
     pub fn now(&self) -> u64 {

@@ -16,6 +16,7 @@ impl From<&RequestLimit> for LimitDefinition {
             algorithm: limit.algorithm.to_string(),
             rate: limit.rate_text(),
             burst: limit.burst,
+            cluster: limit.cluster,
         }
     }
 }

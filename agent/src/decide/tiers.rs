@@ -45,6 +45,7 @@ pub fn conform(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> bool {
 }
 
 /// Charges `cost` to all tiers if all of them pass it.
+#[inline]
 pub fn charge(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> bool {
     if let [tier] = tiers {
         return tier.charge(words, now, cost);

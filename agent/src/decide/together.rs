@@ -3,7 +3,8 @@
 use common::rate_limiter::Outcome;
 
 use super::engine::{Charge, Engine};
-use super::store::{Fingerprint, Held, Store};
+use super::fingerprint::Fingerprint;
+use super::store::{Held, Store};
 
 /// A shard's place in the order in which shards are held: (where its store is in memory, shard). Two engines may have
 /// stores in common while one takes the place of the other, and agree on this order only.
@@ -54,7 +55,7 @@ impl Engine {
                 undo.push(Undo { held: at, key: charge.key, state: held.save(charge.key) });
                 held.decide(charge.key, now, charge.cost)
             };
-            all_pass &= outcome.allowed || self.limits[charge.limit].observes;
+            all_pass &= outcome.allowed || self.limits[charge.limit].observes_now();
             outcomes.push(outcome);
         }
         if !all_pass {

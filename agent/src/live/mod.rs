@@ -389,9 +389,10 @@ impl Agent {
         let interfaces = interfaces(&effective).map_err(ReloadError::NoInterface)?;
         let engine = self.requests().engine().after(&effective, self.requests().now())?;
         // The last that can fail.
-        let notes = self.replace_packets(&effective, plan, &interfaces).map_err(ReloadError::Packets)?;
+        let mut notes = self.replace_packets(&effective, plan, &interfaces).map_err(ReloadError::Packets)?;
         self.requests().replace(engine);
         self.groups().replace(&effective);
+        notes.extend(self.replace_cluster(&before, config));
         let mut live = self.changing().live();
         live.source = source.clone();
         live.protected = protected;

@@ -9,6 +9,7 @@ pub use reader::{Reader, mapped, monotonic_nanoseconds, seconds_until};
 use common::counters::Traffic;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::ClusterStatus;
 use crate::config::policy::Limit;
 use crate::datapath::AttachMode;
 
@@ -49,6 +50,9 @@ pub struct Status {
     pub protected: Vec<crate::protect::Protected>,
     /// What an operator should know.
     pub notes: Vec<String>,
+    /// The shares of limits that many hosts keep together, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterStatus>,
 }
 
 /// One interface.
@@ -141,6 +145,9 @@ pub struct LimitDefinition {
     pub rate: String,
     /// In units.
     pub burst: u64,
+    /// Whether many hosts keep it together: rate and burst are of all of them.
+    #[serde(default)]
+    pub cluster: bool,
 }
 
 impl From<&Limit> for LimitDefinition {
@@ -153,6 +160,7 @@ impl From<&Limit> for LimitDefinition {
             algorithm: limit.algorithm.to_string(),
             rate: limit.rate_text(),
             burst: limit.burst,
+            cluster: limit.cluster,
         }
     }
 }

@@ -330,11 +330,11 @@ impl Reader<'_> {
         let offset = u32::from(grade) * image.settings.rules_per_grade;
         let mut rules: Vec<Rule> = Vec::new();
         for (row, counted) in image.catalogue.iter().enumerate() {
-            let Some(rule) = image.rules.get(offset as usize + row) else { continue };
+            let Some(rule) = self.datapath_of(limit).rule_in_force(offset as usize + row) else { continue };
             // Of a soft limit, what it passes above is what it refuses by.
             let has_last_word = rule.enforcement != Enforcement::Soft as u8;
             if counted.limit == nth && has_last_word && rules.iter().all(|known| known.position != rule.position) {
-                rules.push(*rule);
+                rules.push(rule);
             }
         }
         rules

@@ -2,6 +2,7 @@
 
 mod actions;
 mod bans;
+mod cluster;
 mod escalation;
 mod flood;
 mod foreign;
@@ -10,6 +11,9 @@ mod keys;
 mod life;
 mod limits;
 mod neighbours;
+#[path = "../redis/mod.rs"]
+#[expect(dead_code, reason = "the cluster's own tests use more of it")]
+mod redis;
 mod reload;
 mod safety;
 mod support;
@@ -50,8 +54,12 @@ fn main() {
     if !has_tcx {
         eprintln!("skipped: what takes a chain of programs at one hook, which kernels before Linux 6.6 do not have");
     }
+    if let (None, Some(reason)) = (obstacle, redis::obstacle()) {
+        eprintln!("skipped: limits of many hosts: {reason}");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
+        .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))

@@ -179,6 +179,11 @@ fn protected() {
     assert_eq!(passed(), [100, 0, 0, 0]);
     let warned = agent.stop(Signal::SIGKILL).0;
     assert!(warned.contains("from where this SSH session comes"), "{warned}");
+    // The cluster's store, by the address that its name has now.
+    let cluster = "[cluster]\nstore = \"redis://10.77.0.12:6379\"\n";
+    let config = network.config(&format!("{SMALL}{cluster}"), &SLOW.replace("rate", "cluster = true\nrate"));
+    let checked = said(&network.command(&["check", config.to_str().unwrap()]));
+    assert!(checked.contains("never throttled: 10.77.0.12, the cluster's store"), "{checked}");
     let config = network.config("protect = [\"gateway\"]", SLOW);
     assert!(said(&network.command(&["check", config.to_str().unwrap()])).contains("did you mean \"gateways\"?"));
 }

@@ -14,6 +14,7 @@ pub mod reply;
 mod transport;
 
 pub use address::Address;
+pub use network::{Transport, behind_extensions};
 
 /// A frame, read at bounded offsets. A whole frame may be longer than what can be read of it.
 pub trait Bytes {
@@ -35,9 +36,22 @@ pub trait Bytes {
     fn forget(&self, offset: usize) -> usize {
         offset
     }
+    /// The offset itself, which is at most [`FURTHEST`]. In the kernel, the verifier is told so.
+    fn within(&self, offset: usize) -> usize {
+        offset
+    }
+    /// [`behind_tags`]. In the kernel a function of its own, as the next one: few packets have such headers, and what is in
+    /// line takes from the stack.
+    fn behind_tags(&self, ethertype: u16) -> Network {
+        behind_tags(self, ethertype)
+    }
+    /// [`behind_extensions`].
+    fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
+        behind_extensions(self, next, offset)
+    }
 }
 
-/// The largest offset that [`Bytes::forget`] is asked for: one less than a power of two.
+/// The largest offset that [`Bytes::forget`] and [`Bytes::within`] are asked for: one less than a power of two.
 pub const FURTHEST: usize = 2_047;
 
 impl Bytes for [u8] {
@@ -140,8 +154,10 @@ pub struct Packet {
     pub is_ipv4: bool,
     /// The transport protocol.
     pub protocol: Protocol,
-    /// Source and destination port in host byte order, if they can be told.
-    pub ports: Option<Ports>,
+    /// Source and destination port; 0 if they cannot be told. See [`Packet::ports`].
+    pub(crate) ports: Ports,
+    /// Whether they can be told. Not an option, whose content, where there is none, the kernel's verifier takes for read.
+    pub(crate) has_ports: bool,
     /// What it begins.
     pub kind: Kind,
     /// Whether the host has no network without it: neighbour discovery and DHCP.
@@ -161,16 +177,39 @@ pub struct Ports {
     pub destination: u16,
 }
 
+impl Ports {
+    const NONE: Self = Self { source: 0, destination: 0 };
+}
+
 impl Packet {
     /// The port on this host, if it can be told.
     #[inline(always)]
     #[must_use]
     pub fn local_port(&self, direction: Direction) -> Option<u16> {
-        match (self.ports, direction) {
-            (Some(ports), Direction::Ingress) => Some(ports.destination),
-            (Some(ports), Direction::Egress) => Some(ports.source),
-            (None, _) => None,
+        self.has_ports.then(|| self.local_port_or_0(direction))
+    }
+
+    /// The port on this host; 0 if it cannot be told.
+    #[inline(always)]
+    #[must_use]
+    pub const fn local_port_or_0(&self, direction: Direction) -> u16 {
+        match direction {
+            Direction::Ingress => self.ports.destination,
+            Direction::Egress => self.ports.source,
         }
+    }
+
+    /// Whether ports can be told.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_ports(&self) -> bool {
+        self.has_ports
+    }
+
+    /// Source and destination port, if they can be told.
+    #[must_use]
+    pub fn ports(&self) -> Option<Ports> {
+        self.has_ports.then_some(self.ports)
     }
 
     /// Bytes before the payload: link, network and transport header.
@@ -257,24 +296,83 @@ pub fn parse(bytes: &(impl Bytes + ?Sized), link: Link, depth: Depth) -> Result<
     if is_ipv4 { network::ipv4(bytes, offset, depth) } else { network::ipv6(bytes, offset, depth) }
 }
 
-/// (whether IPv4, where the IP header begins).
 #[inline(always)]
 fn ethernet(bytes: &(impl Bytes + ?Sized)) -> Result<(bool, usize), Unparsed> {
-    let mut ethertype = bytes.u16(12).ok_or(Unparsed::TruncatedLink)?;
-    let mut offset = 14;
-    for _ in 0..=MAX_TAGS {
-        match ethertype {
-            ETHERTYPE_IPV4 => return Ok((true, offset)),
-            ETHERTYPE_IPV6 => return Ok((false, offset)),
-            // 802.1Q, 802.1ad, and what came before 802.1ad.
-            0x8100 | 0x88a8 | 0x9100 => {
-                ethertype = bytes.u16(offset + 2).ok_or(Unparsed::TruncatedLink)?;
-                offset += 4;
-            }
-            _ => return Err(Unparsed::NotIp),
-        }
+    let ethertype = bytes.u16(12).ok_or(Unparsed::TruncatedLink)?;
+    let (ethertype, offset) = if is_tag(ethertype) {
+        let network = bytes.behind_tags(ethertype);
+        (network.ethertype(), bytes.within(network.offset()))
+    } else {
+        (ethertype, 14)
+    };
+    match ethertype {
+        ETHERTYPE_IPV4 => Ok((true, offset)),
+        ETHERTYPE_IPV6 => Ok((false, offset)),
+        Network::TRUNCATED => Err(Unparsed::TruncatedLink),
+        ethertype if is_tag(ethertype) => Err(Unparsed::TooManyTags),
+        _ => Err(Unparsed::NotIp),
     }
-    Err(Unparsed::TooManyTags)
+}
+
+/// 802.1Q, 802.1ad, and what came before 802.1ad.
+#[inline(always)]
+const fn is_tag(ethertype: u16) -> bool {
+    matches!(ethertype, 0x8100 | 0x88a8 | 0x9100)
+}
+
+/// What a frame carries, and where: one number, for functions that return numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Network(u32);
+
+impl Network {
+    /// In place of an ethertype, of which none is this small: the frame ends among its tags.
+    const TRUNCATED: u16 = 0;
+
+    #[inline(always)]
+    const fn new(ethertype: u16, offset: usize) -> Self {
+        Self((offset as u32) << 16 | ethertype as u32)
+    }
+
+    #[inline(always)]
+    const fn ethertype(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Where the header begins that the ethertype tells of.
+    #[inline(always)]
+    const fn offset(self) -> usize {
+        (self.0 >> 16) as usize
+    }
+
+    /// As one number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// What [`Network::to_bits`] was given.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+}
+
+/// What comes behind the tag that the frame's first type tells of, and those after it.
+#[inline(always)]
+pub fn behind_tags(bytes: &(impl Bytes + ?Sized), mut ethertype: u16) -> Network {
+    let mut offset = 14;
+    for _ in 0..MAX_TAGS {
+        if !is_tag(ethertype) {
+            break;
+        }
+        let Some(next) = bytes.u16(offset + 2) else { return Network::new(Network::TRUNCATED, 0) };
+        ethertype = next;
+        offset += 4;
+    }
+    Network::new(ethertype, offset)
 }
 
 #[cfg(test)]

@@ -54,10 +54,12 @@ pub(super) fn ipv6(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -
     }
     let source = Address { hi: source_hi, lo: source_lo };
     let destination = Address { hi: destination_hi, lo: destination_lo };
-    let next = bytes.u8(offset + 6).unwrap_or(59);
-    let hop_limit = bytes.u8(offset + 7).unwrap_or(0);
+    // It lies before the addresses, so it can be read.
+    let (next, hop_limit) = halves(bytes.u16(offset + 6).unwrap_or(0));
 
-    let (protocol, transport_offset) = behind_extensions(bytes, next, offset + 40);
+    let transport =
+        if is_extension(next) { bytes.behind_extensions(next, offset + 40) } else { Transport::new(next, offset + 40) };
+    let (protocol, transport_offset) = (transport.protocol(), bytes.within(transport.offset()));
     let mut segment = match transport_offset {
         0 => transport::portless(protocol),
         at => transport::segment(bytes, at, protocol, depth),
@@ -73,43 +75,90 @@ pub(super) fn ipv6(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -
     Ok(packet(source, destination, false, offset, transport_offset, segment))
 }
 
-/// (transport protocol, where its header begins; 0 if there is none to be read).
+/// What a packet carries, and where: one number, for functions that return numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Transport(u32);
+
+impl Transport {
+    /// There is no header to be read.
+    const UNKNOWN: Self = Self::new(NONE, 0);
+
+    #[inline(always)]
+    const fn new(protocol: u8, offset: usize) -> Self {
+        Self((offset as u32) << 8 | protocol as u32)
+    }
+
+    /// The transport protocol's number.
+    #[inline(always)]
+    const fn protocol(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Where its header begins; 0 if there is none to be read.
+    #[inline(always)]
+    const fn offset(self) -> usize {
+        (self.0 >> 8) as usize
+    }
+
+    /// As one number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// What [`Transport::to_bits`] was given.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+}
+
+/// Whether `next` is an extension header that is looked through.
 #[inline(always)]
-fn behind_extensions(bytes: &(impl Bytes + ?Sized), mut next: u8, mut offset: usize) -> (u8, usize) {
+const fn is_extension(next: u8) -> bool {
+    matches!(next, 0 | 43 | 44 | 51 | 60 | 135 | 139 | 140)
+}
+
+/// What comes behind the extension header `next` at `offset`, and those after it.
+#[inline(always)]
+pub fn behind_extensions(bytes: &(impl Bytes + ?Sized), mut next: u8, mut offset: usize) -> Transport {
     for _ in 0..=MAX_EXTENSIONS {
         match next {
             // Hop-by-hop, routing, destination options, mobility, host identity, shim6: length in units of eight bytes.
             0 | 43 | 60 | 135 | 139 | 140 => {
-                let Some((following, length)) = bytes.u16(offset).map(halves) else { return (NONE, 0) };
+                let Some((following, length)) = bytes.u16(offset).map(halves) else { return Transport::UNKNOWN };
                 next = following;
                 offset += (usize::from(length) + 1) * 8;
             }
             // Authentication: in units of four, less two.
             51 => {
-                let Some((following, length)) = bytes.u16(offset).map(halves) else { return (NONE, 0) };
+                let Some((following, length)) = bytes.u16(offset).map(halves) else { return Transport::UNKNOWN };
                 next = following;
                 offset += (usize::from(length) + 2) * 4;
             }
             44 => {
                 let (Some((following, _)), Some(fragment)) = (bytes.u16(offset).map(halves), bytes.u16(offset + 2))
                 else {
-                    return (NONE, 0);
+                    return Transport::UNKNOWN;
                 };
                 next = following;
                 offset += 8;
                 if fragment & 0xfff8 != 0 {
                     // What follows is the middle of something, unless more extension headers were in the first.
-                    return (next, 0);
+                    return Transport::new(next, 0);
                 }
             }
-            _ => return (next, offset),
+            _ => return Transport::new(next, offset),
         }
         if offset > LAST_HEADER {
-            return (NONE, 0);
+            return Transport::UNKNOWN;
         }
         offset = bytes.forget(offset);
     }
-    (NONE, 0)
+    Transport::UNKNOWN
 }
 
 /// The first and the second byte of two.
@@ -136,6 +185,7 @@ fn packet(
         is_ipv4,
         protocol: segment.protocol,
         ports: segment.ports,
+        has_ports: segment.has_ports,
         kind: segment.kind,
         is_essential: segment.is_essential,
         network_offset: network as u16,

@@ -10,6 +10,7 @@ pub const LONGEST_REPLY: usize = 24;
 
 /// The IP packet to send back, as words in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Reply {
     words: [u32; LONGEST_REPLY],
 }
@@ -189,7 +190,10 @@ impl Reset {
         const SYN: u32 = 2;
         const RST: u32 = 4;
         const ACK: u32 = 16;
-        let ports = packet.ports?;
+        if !packet.has_ports {
+            return None;
+        }
+        let ports = packet.ports;
         let at = usize::from(packet.transport_offset);
         let sequence = u32::from_be(bytes.u32(at + 4)?);
         let acknowledgment = u32::from_be(bytes.u32(at + 8)?);

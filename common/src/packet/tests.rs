@@ -92,7 +92,7 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
             (Address::from_ipv6(V6), Address::from_ipv6(V6_TO))
         };
         assert_eq!((packet.source, packet.destination), (source, destination), "{name}");
-        assert_eq!((packet.protocol, packet.ports), (protocol, ports), "{name}");
+        assert_eq!((packet.protocol, packet.ports()), (protocol, ports), "{name}");
         assert!(!packet.is_essential, "{name}");
     }
 }
@@ -181,7 +181,7 @@ fn only_what_the_network_needs_is_essential() {
 fn a_device_without_link_header_is_told_by_the_version() {
     let frame = Frame::raw().ipv4(V4, V4_TO).udp(9, 53, b"").build();
     let packet = parse(frame.as_slice(), Link::RawIp, Depth::Ports).unwrap();
-    assert_eq!((packet.source, packet.ports), (Address::from_ipv4(V4), ports(9, 53)));
+    assert_eq!((packet.source, packet.ports()), (Address::from_ipv4(V4), ports(9, 53)));
     assert_eq!(parse(&[0x50; 40][..], Link::RawIp, Depth::Ports), Err(Unparsed::BadVersion));
 }
 
@@ -276,10 +276,10 @@ proptest! {
             }
             match &sliced.transport {
                 Some(TransportSlice::Udp(udp)) => {
-                    prop_assert_eq!((packet.protocol, packet.ports), (Protocol::Udp, ports(udp.source_port(), udp.destination_port())));
+                    prop_assert_eq!((packet.protocol, packet.ports()), (Protocol::Udp, ports(udp.source_port(), udp.destination_port())));
                 }
                 Some(TransportSlice::Tcp(tcp)) => {
-                    prop_assert_eq!((packet.protocol, packet.ports), (Protocol::Tcp, ports(tcp.source_port(), tcp.destination_port())));
+                    prop_assert_eq!((packet.protocol, packet.ports()), (Protocol::Tcp, ports(tcp.source_port(), tcp.destination_port())));
                     prop_assert_eq!(packet.kind == Kind::Connection, tcp.syn() && !tcp.ack());
                 }
                 Some(TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_)) => prop_assert_eq!(packet.protocol, Protocol::Icmp),

@@ -11,7 +11,8 @@ const UDP: u8 = 17;
 #[derive(Clone, Copy)]
 pub(super) struct Segment {
     pub protocol: Protocol,
-    pub ports: Option<Ports>,
+    pub ports: Ports,
+    pub has_ports: bool,
     pub kind: Kind,
     pub is_essential: bool,
 }
@@ -25,7 +26,7 @@ pub(super) fn portless(protocol: u8) -> Segment {
         ICMP | ICMPV6 => Protocol::Icmp,
         _ => Protocol::Other,
     };
-    Segment { protocol, ports: None, kind: Kind::Plain, is_essential: false }
+    Segment { protocol, ports: Ports::NONE, has_ports: false, kind: Kind::Plain, is_essential: false }
 }
 
 /// The segment that begins at `offset`.
@@ -40,7 +41,8 @@ pub(super) fn segment(bytes: &(impl Bytes + ?Sized), offset: usize, protocol: u8
     let Some(raw) = bytes.u32(offset) else { return segment };
     let raw = u32::from_be(raw);
     let ports = Ports { source: (raw >> 16) as u16, destination: raw as u16 };
-    segment.ports = Some(ports);
+    segment.ports = ports;
+    segment.has_ports = true;
     if is_udp {
         segment.is_essential = is_dhcp(ports);
         if depth >= Depth::Requests && is_dns_query(bytes, offset + 8, ports) {

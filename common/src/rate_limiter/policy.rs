@@ -10,6 +10,7 @@ use crate::limiter::sliding_log::LARGEST_LOG;
 use crate::limiter::sliding_window::{Step, Word};
 use crate::limiter::token_bucket::Costs;
 use crate::limiter::{Decision, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
 
 /// A policy that cannot be had.
@@ -59,6 +60,8 @@ pub struct Policy {
     step: u64,
     /// Buckets: how far ahead of now the state of a new key lies.
     opening: Ticks,
+    /// Words of state: those of the whole limit, whatever share of it this is.
+    words: usize,
 }
 
 impl Policy {
@@ -123,7 +126,24 @@ impl Policy {
     }
 
     fn new(algorithm: Algorithm, scale: TickScale) -> Self {
-        Self { algorithm, scale, step: 0, opening: 0 }
+        let words = match &algorithm {
+            Algorithm::Bucket(_) | Algorithm::FixedWindow(_) => 1,
+            Algorithm::SlidingWindow(_) => 2,
+            Algorithm::SlidingLog(log) => 1 + log.most as usize,
+        };
+        Self { algorithm, scale, step: 0, opening: 0, words }
+    }
+
+    /// The same policy for a host that has this share of it; states go on under any share.
+    #[must_use]
+    pub fn at_share(mut self, share: Share) -> Self {
+        self.algorithm = match self.algorithm {
+            Algorithm::Bucket(bucket) => Algorithm::Bucket(bucket.at_share(share)),
+            Algorithm::FixedWindow(window) => Algorithm::FixedWindow(window.at_share(share)),
+            Algorithm::SlidingWindow(window) => Algorithm::SlidingWindow(window.at_share(share)),
+            Algorithm::SlidingLog(log) => Algorithm::SlidingLog(log.at_share(share)),
+        };
+        self
     }
 
     /// A bucket that holds `initial` units at first instead of all; other algorithms stay as they are.
@@ -160,11 +180,7 @@ impl Policy {
     /// How many words of state it needs.
     #[must_use]
     pub const fn words(&self) -> usize {
-        match &self.algorithm {
-            Algorithm::Bucket(_) | Algorithm::FixedWindow(_) => 1,
-            Algorithm::SlidingWindow(_) => 2,
-            Algorithm::SlidingLog(log) => 1 + log.most as usize,
-        }
+        self.words
     }
 
     /// Whether a key that is new has less than one that has its whole allowance back, so that forgetting matters.
@@ -173,6 +189,7 @@ impl Policy {
         self.opening > 0
     }
 
+    #[inline]
     fn instant(&self, nanoseconds: u64) -> u64 {
         match nanoseconds.checked_rem(self.step) {
             Some(since) => nanoseconds - since,
@@ -180,6 +197,7 @@ impl Policy {
         }
     }
 
+    #[inline]
     fn ticks(&self, nanoseconds: u64) -> Ticks {
         self.scale.ticks(self.instant(nanoseconds))
     }
@@ -238,6 +256,7 @@ impl Policy {
     }
 
     /// Charges `cost` at `now` if it passes.
+    #[inline]
     pub fn charge(&self, words: &mut [u64], now: u64, cost: u64) -> bool {
         if cost == 0 {
             return true;
@@ -323,6 +342,7 @@ fn window_scale(rate: Rate) -> TickScale {
     TickScale::for_longest_life(2 * u128::from(rate.per_nanoseconds))
 }
 
+#[inline]
 fn replace(word: &mut u64, decide: impl FnOnce(u64) -> Decision) -> bool {
     match decide(*word) {
         Decision::Pass(next) => {

@@ -25,7 +25,7 @@ impl Charge {
 
     /// Charged; what the charge left, for taking it back. A state of 0 or 1 is an instant as good as 2.
     #[inline(always)]
-    const fn done(left: u64) -> Self {
+    pub(super) const fn done(left: u64) -> Self {
         Self(if left < 2 { 2 } else { left })
     }
 
@@ -51,11 +51,11 @@ pub(super) fn conforms<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, c
     let Some(set) = host.set(slot.set) else { return false };
     let word = slot.state(rule);
     let state = set.load(word);
-    if rule.is(Algorithm::SlidingWindow) {
+    if host.runs(rule, Algorithm::SlidingWindow) {
         rule.sliding_window().step(state, set.load(word + 1), now, cost) != Step::Refuse
-    } else if rule.is(Algorithm::SlidingLog) {
+    } else if host.runs(rule, Algorithm::SlidingLog) {
         log_place(host, rule, slot, state, now).is_some()
-    } else if rule.is(Algorithm::FixedWindow) {
+    } else if host.runs(rule, Algorithm::FixedWindow) {
         rule.fixed_window().decide(state, now, cost) != Decision::Refuse
     } else {
         rule.token_bucket().decide(state, now, cost) != Decision::Refuse
@@ -64,11 +64,11 @@ pub(super) fn conforms<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, c
 
 #[inline(always)]
 pub(super) fn charge_rule<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Charge {
-    if rule.is(Algorithm::SlidingWindow) {
+    if host.runs(rule, Algorithm::SlidingWindow) {
         charge_sliding_window(host, rule, slot, now, cost)
-    } else if rule.is(Algorithm::SlidingLog) {
+    } else if host.runs(rule, Algorithm::SlidingLog) {
         charge_sliding_log(host, rule, slot, now)
-    } else if rule.is(Algorithm::FixedWindow) {
+    } else if host.runs(rule, Algorithm::FixedWindow) {
         charge_word(host, slot, slot.state(rule), |state| rule.fixed_window().decide(state, now, cost))
     } else {
         charge_bucket(host, rule, slot, now, cost)
@@ -178,7 +178,7 @@ pub(super) fn refund<H: Host>(host: &H, rule: &Rule, slot: Slot, charged: Charge
     let Some(set) = host.set(slot.set) else { return };
     let now = host.now();
     let word = slot.state(rule);
-    if rule.is(Algorithm::SlidingLog) {
+    if host.runs(rule, Algorithm::SlidingLog) {
         // The place is free again; the head passes by it once more.
         if let Some(cell) = host.cell(slot.ring(host, rule) + charged.0.wrapping_sub(FIRST_PLACE) as u32) {
             let instant = cell.load();
@@ -186,11 +186,11 @@ pub(super) fn refund<H: Host>(host: &H, rule: &Rule, slot: Slot, charged: Charge
                 cell.compare_exchange(instant, now);
             }
         }
-    } else if rule.is(Algorithm::SlidingWindow) {
+    } else if host.runs(rule, Algorithm::SlidingWindow) {
         for side in 0..2 {
             refund_word(set, word + side, |state| rule.sliding_window().refund(state, charged.0, cost));
         }
-    } else if rule.is(Algorithm::FixedWindow) {
+    } else if host.runs(rule, Algorithm::FixedWindow) {
         refund_word(set, word, |state| rule.fixed_window().refund(state, charged.0, cost));
     } else {
         refund_word(set, word, |state| rule.token_bucket().refund(state, charged.0, now, cost));

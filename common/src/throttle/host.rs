@@ -2,9 +2,9 @@
 
 use core::ops::DerefMut;
 
-use super::{Hearing, Ruling, charge, judge_by_bucket, look, slot, take_back};
+use super::{Hearing, charge, conclude, judge_thoroughly, look, open, slot, take_back};
 use crate::key::{HashSeed, Key};
-use crate::rule::{Rule, Size};
+use crate::rule::{Algorithm, Rule, RuleSpan, Size, Subject};
 use crate::table::{Claim, Set, Shape, SlotCounter, Tag};
 use crate::time::Ticks;
 
@@ -40,6 +40,15 @@ pub trait Host: Sized {
     fn ring_words(&self) -> u32;
     /// The most rules that any packet is held to: what lies above it need not be verified or run.
     fn most_rules(&self) -> u32;
+    /// Whether any rule runs this algorithm: what is not in use need not be verified or asked for.
+    fn may_run(&self, _algorithm: Algorithm) -> bool {
+        true
+    }
+    /// Whether `rule` runs this algorithm.
+    #[inline(always)]
+    fn runs(&self, rule: &Rule, algorithm: Algorithm) -> bool {
+        self.may_run(algorithm) && rule.is(algorithm)
+    }
     /// Whether elastic limits may give more than their rate at this moment.
     fn has_room(&self) -> bool;
     /// Counts a frame under `outcome` of the counters at `counter`.
@@ -48,18 +57,26 @@ pub trait Host: Sized {
     fn note(&self, event: TableEvent);
     /// Where a packet with several rules is kept while it is judged.
     fn hearing(&self) -> Option<Self::Hearing>;
-    /// [`judge_by_bucket`]. The kernel verifies it by itself, once, instead of for every way to get there; so with the
-    /// next four.
-    fn judge_by_bucket(&self, rule: u32, key: &Key, size: Size) -> Ruling {
-        judge_by_bucket(self, rule, key, size)
+    /// [`judge_thoroughly`]. The kernel verifies it by itself, instead of for every way to get there; so with the next
+    /// six.
+    fn judge_thoroughly(&self, span: RuleSpan, subject: &Subject) -> Verdict {
+        judge_thoroughly(self, span, subject)
     }
     /// [`look`].
     fn look(&self, hearing: &mut Hearing, nth: u32) -> bool {
         look(self, hearing, nth)
     }
+    /// [`open`].
+    fn open(&self, hearing: &mut Hearing, nth: u32) {
+        open(self, hearing, nth);
+    }
     /// [`charge`].
     fn charge(&self, hearing: &mut Hearing, nth: u32) -> bool {
         charge(self, hearing, nth)
+    }
+    /// [`conclude`].
+    fn conclude(&self, hearing: &mut Hearing, nth: u32) {
+        conclude(self, hearing, nth);
     }
     /// [`take_back`].
     fn take_back(&self, hearing: &mut Hearing, count: u32) {
@@ -107,7 +124,7 @@ pub struct Sighting<'a> {
     /// The rule.
     pub rule: &'a Rule,
     /// Under which key it was counted.
-    pub key: &'a Key,
+    pub key: Key,
     /// Passed or refused.
     pub counter: SlotCounter,
     /// How many packets this stands for: 64, or 0 for the first one refused.

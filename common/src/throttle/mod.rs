@@ -7,12 +7,14 @@
 mod charge;
 mod host;
 mod slot;
+mod swift;
 
 pub use self::host::{Cell, Host, Outcome, Passage, Sighting, TableEvent, Verdict};
 pub use self::slot::claim;
 
 use self::charge::{Charge, charge_bucket, charge_rule, conforms, refund};
 use self::slot::{Opened, Slot, count, open_key, publish};
+use self::swift::judge_swiftly;
 use crate::key::Key;
 use crate::rule::{Enforcement, MAX_RULES, Rule, RuleSpan, Size, Subject};
 use crate::table::SlotCounter;
@@ -24,6 +26,11 @@ use crate::time::{Ticks, is_alive};
 struct Charged {
     slot: Slot,
     charge: Charge,
+    /// What a glance found that would be changed: a word of the set, from one value to another.
+    from: u64,
+    to: u64,
+    word: u32,
+    _pad: u32,
 }
 
 /// A packet with several rules, while it is judged.
@@ -40,6 +47,32 @@ pub struct Hearing {
     charges: [Charged; MAX_RULES as usize],
 }
 
+impl Hearing {
+    /// The packet and its rules, as [`Hearing::begin`] was given them.
+    #[inline(always)]
+    #[must_use]
+    pub fn case(&self) -> (RuleSpan, Subject) {
+        (self.span, self.subject)
+    }
+
+    /// How the packet passes.
+    #[inline(always)]
+    #[must_use]
+    pub fn passage(&self) -> Passage {
+        Passage { marked_by: self.marked_by, departure: self.departure }
+    }
+
+    /// Begins with a packet.
+    #[inline(always)]
+    pub fn begin(&mut self, span: RuleSpan, subject: &Subject, now: Ticks) {
+        self.subject = *subject;
+        self.span = span;
+        self.now = now;
+        self.departure = Passage::AT_ONCE;
+        self.marked_by = Passage::UNMARKED;
+    }
+}
+
 /// What one rule says of a packet, as one number: 0 if it is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
@@ -47,6 +80,8 @@ pub struct Ruling(u64);
 
 impl Ruling {
     const REFUSED: Self = Self(0);
+    /// It passes, at once and as it is.
+    pub const FREE: Self = Self::pass(0, Passage::AT_ONCE);
 
     /// The last two bits of the departure, a fraction of a nanosecond, make room for what else there is to say.
     #[inline(always)]
@@ -68,8 +103,10 @@ impl Ruling {
         Self(bits)
     }
 
+    /// The verdict on a packet of which this is what its only rule says.
     #[inline(always)]
-    const fn verdict(self, rule: u32) -> Verdict {
+    #[must_use]
+    pub const fn verdict(self, rule: u32) -> Verdict {
         if self.0 == Self::REFUSED.0 {
             return Verdict::Refuse(rule);
         }
@@ -81,22 +118,37 @@ impl Ruling {
 /// Holds a packet to the rules of `span`.
 #[inline(always)]
 pub fn judge<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
-    let Some(rule) = host.rule(span.first) else { return Verdict::Pass(Passage::FREE) };
-    // The commonest case is the one that is all in line.
-    if span.count == 1 && rule.is_bucket() {
-        host.judge_by_bucket(span.first, &rule.key_of(subject), subject.size).verdict(span.first)
-    } else {
-        judge_by_several(host, span, rule.counter, subject)
+    match judge_swiftly(host, span, subject) {
+        Some(verdict) => verdict,
+        None => host.judge_thoroughly(span, subject),
     }
+}
+
+/// As [`judge`], whatever there is to do: making room for a new key, deciding again on what another CPU has changed.
+#[inline(always)]
+pub fn judge_thoroughly<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
+    if is_by_bucket(host, span) {
+        judge_by_bucket(host, span.first, subject).verdict(span.first)
+    } else {
+        judge_by_several(host, span, subject)
+    }
+}
+
+/// Whether the rules are a single bucket.
+#[inline(always)]
+#[must_use]
+pub fn is_by_bucket<H: Host>(host: &H, span: RuleSpan) -> bool {
+    span.count == 1 && host.rule(span.first).is_some_and(Rule::is_bucket)
 }
 
 /// With one rule, charging it is looking at it.
 #[inline(always)]
-pub fn judge_by_bucket<H: Host>(host: &H, index: u32, key: &Key, size: Size) -> Ruling {
-    let Some(rule) = host.rule(index) else { return Ruling::pass(0, Passage::AT_ONCE) };
+pub fn judge_by_bucket<H: Host>(host: &H, index: u32, subject: &Subject) -> Ruling {
+    let Some(rule) = host.rule(index) else { return Ruling::FREE };
+    let (key, size) = (rule.key_of(subject), subject.size);
     let now = host.now();
     let cost = rule.cost_of(size);
-    let mut open = open_key(host, rule, key, now, cost);
+    let mut open = open_key(host, rule, &key, now, cost);
     let mut is_marked = 0;
     let mut departure = Passage::AT_ONCE;
     if open.slot.exists() {
@@ -116,14 +168,12 @@ pub fn judge_by_bucket<H: Host>(host: &H, index: u32, key: &Key, size: Size) -> 
     Ruling::pass(is_marked, departure)
 }
 
+/// Looks at every rule, then charges every rule.
 #[inline(always)]
-fn judge_by_several<H: Host>(host: &H, span: RuleSpan, counter: u32, subject: &Subject) -> Verdict {
+pub fn judge_by_several<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
+    let Some(first) = host.rule(span.first) else { return Verdict::Pass(Passage::FREE) };
     let Some(mut hearing) = host.hearing() else { return Verdict::Pass(Passage::FREE) };
-    hearing.subject = *subject;
-    hearing.span = span;
-    hearing.now = host.now();
-    hearing.departure = Passage::AT_ONCE;
-    hearing.marked_by = Passage::UNMARKED;
+    hearing.begin(span, subject, host.now());
     for nth in 0..MAX_RULES {
         if nth >= span.count || nth >= host.most_rules() {
             break;
@@ -136,13 +186,15 @@ fn judge_by_several<H: Host>(host: &H, span: RuleSpan, counter: u32, subject: &S
         if nth >= span.count || nth >= host.most_rules() {
             break;
         }
-        if !host.charge(&mut hearing, nth) {
-            host.take_back(&mut hearing, nth);
+        if host.rule(span.first + nth).is_some_and(|rule| rule.opens_key != 0) {
+            host.open(&mut hearing, nth);
+        }
+        if !charge_or_take_back(host, &mut hearing, nth) {
             return Verdict::Refuse(span.first + nth);
         }
     }
-    host.count(counter, Outcome::Passed, subject.size);
-    Verdict::Pass(Passage { marked_by: hearing.marked_by, departure: hearing.departure })
+    host.count(first.counter, Outcome::Passed, subject.size);
+    Verdict::Pass(hearing.passage())
 }
 
 /// Whether the nth rule lets the packet pass as things are; counts it if not.
@@ -159,8 +211,27 @@ pub fn look<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
     if conforms || !has_last_word(host, rule) {
         return true;
     }
-    refuse(host, rule, slot, &rule.key_of(&hearing.subject), hearing.subject.size);
+    refuse(host, rule, slot, rule.key_of(&hearing.subject), hearing.subject.size);
     false
+}
+
+/// Charges the nth rule; if it refuses, takes back what those before it were charged.
+#[inline(always)]
+fn charge_or_take_back<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
+    let is_charged = host.charge(hearing, nth);
+    host.conclude(hearing, nth);
+    if !is_charged {
+        host.take_back(hearing, nth);
+    }
+    is_charged
+}
+
+/// Finds the slot for the key that the nth rule opens, or makes room for it.
+#[inline(always)]
+pub fn open<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) {
+    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
+    let key = rule.key_of(&hearing.subject);
+    hearing.open = open_key(host, rule, &key, hearing.now, rule.cost_of(hearing.subject.size));
 }
 
 /// Charges the nth rule; `false` if it refuses after all, or there is no room for its key.
@@ -168,10 +239,6 @@ pub fn look<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
 pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
     let Some(rule) = host.rule(hearing.span.first + nth) else { return true };
     let cost = rule.cost_of(hearing.subject.size);
-    if rule.opens_key != 0 {
-        let key = rule.key_of(&hearing.subject);
-        hearing.open = open_key(host, rule, &key, hearing.now, cost);
-    }
     let slot = hearing.open.slot;
     let mut result = Charge::REFUSED;
     if slot.exists() {
@@ -192,16 +259,22 @@ pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
         }
     }
     if let Some(charged) = hearing.charges.get_mut(nth as usize) {
-        *charged = Charged { slot, charge: result };
+        charged.slot = slot;
+        charged.charge = result;
     }
+    hearing.open.is_refused == 0
+}
+
+/// Counts what came of charging the nth rule.
+#[inline(always)]
+pub fn conclude<H: Host>(host: &H, hearing: &Hearing, nth: u32) {
+    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
+    let key = rule.key_of(&hearing.subject);
     if hearing.open.is_refused != 0 {
-        refuse(host, rule, slot, &rule.key_of(&hearing.subject), hearing.subject.size);
-        return false;
+        refuse(host, rule, hearing.open.slot, key, hearing.subject.size);
+    } else if rule.closes_key != 0 {
+        passed(host, rule, hearing.open.slot, key);
     }
-    if rule.closes_key != 0 {
-        passed(host, rule, slot, &rule.key_of(&hearing.subject));
-    }
-    true
 }
 
 /// Turns what came of a charge into whether the packet is refused, and counts what passes all the same. Returns 1 if
@@ -226,7 +299,7 @@ fn settle<H: Host>(host: &H, rule: &Rule, open: &mut Opened, result: Charge, siz
 
 /// Counts a packet that passed all rules of its key.
 #[inline(always)]
-fn passed<H: Host>(host: &H, rule: &Rule, slot: Slot, key: &Key) {
+fn passed<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key) {
     if slot.exists() && count(host, slot, SlotCounter::Passed) & 63 == 0 {
         host.sight(&Sighting { rule, key, counter: SlotCounter::Passed, weight: 64 });
     }
@@ -241,7 +314,7 @@ fn has_last_word<H: Host>(host: &H, rule: &Rule) -> bool {
 
 /// Counts a refusal, for the rule and for the key.
 #[inline(always)]
-fn refuse<H: Host>(host: &H, rule: &Rule, slot: Slot, key: &Key, size: Size) {
+fn refuse<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key, size: Size) {
     host.count(rule.counter, Outcome::Throttled, size);
     if slot.exists() {
         let count = count(host, slot, SlotCounter::Refused) & 63;

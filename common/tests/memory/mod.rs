@@ -20,7 +20,12 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Rules as a policy has them.
     pub fn new(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32) -> Self {
+        Self::of_rows(rules.into_iter().map(Rule::made_swift).collect(), sets, slot_words, ring_words)
+    }
+
+    pub fn of_rows(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32) -> Self {
         let shape = Shape { sets, slot_words };
         let slots = shape.all_sets() * SLOTS;
         Self {

@@ -24,6 +24,17 @@ macro_rules! bounded_reads {
         }
 
         #[inline(always)]
+        fn within(&self, offset: usize) -> usize {
+            let mut offset = offset;
+            // SAFETY: arithmetic on a register. It is written out, since the compiler knows of the bound and would leave it
+            // away; the verifier does not, or loses it on the stack.
+            unsafe {
+                core::arch::asm!("{0} &= {1}", inout(reg) offset, const common::packet::FURTHEST, options(pure, nomem, nostack));
+            }
+            offset
+        }
+
+        #[inline(always)]
         fn forget(&self, offset: usize) -> usize {
             // SAFETY: the context is the one the program was called with.
             unsafe { $crate::context::unknown(&raw const (*self.context).data, offset) }
@@ -32,14 +43,26 @@ macro_rules! bounded_reads {
 }
 use bounded_reads;
 
+/// A field of the context that the verifier takes for a pointer into the packet. The load is written out, since its result
+/// is all of a register: to a compiler the field has 32 bits, and it would keep only as many on the stack.
+macro_rules! packet_pointer {
+    ($type:ident, $context:expr, $field:ident) => {{
+        let pointer: usize;
+        core::arch::asm!("{0} = *(u32 *)({1} + {2})", out(reg) pointer, in(reg) $context,
+            const core::mem::offset_of!($type, $field), options(pure, readonly, nostack));
+        pointer
+    }};
+}
+
 mod tc;
 mod xdp;
 
 pub use tc::TcFrame;
 pub use xdp::XdpFrame;
 
+use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use common::packet::reply::Reply;
-use common::packet::{Bytes, FURTHEST};
+use common::packet::{Bytes, FURTHEST, behind_extensions, behind_tags};
 use core::arch::asm;
 
 /// A frame that the program may change.
@@ -56,6 +79,38 @@ pub trait Frame: Bytes {
 
     /// Writes the first `words` words of a reply at `offset`; `false` if they do not fit.
     fn put_reply(&mut self, offset: usize, reply: &Reply, words: usize) -> bool;
+}
+
+// Few packets have tags or extension headers. Functions of their own, so that the others need no stack for them.
+
+#[inline(never)]
+fn untag_driver_frame(context: *mut xdp_md, ethertype: u16) -> u32 {
+    behind_tags(&XdpFrame::new(context), ethertype).to_bits()
+}
+
+#[inline(never)]
+fn untag_stack_frame(context: *mut __sk_buff, ethertype: u16) -> u32 {
+    behind_tags(&TcFrame::new(context), ethertype).to_bits()
+}
+
+#[inline(never)]
+fn walk_driver_frame(context: *mut xdp_md, next: u8, offset: usize) -> u32 {
+    behind_extensions(&XdpFrame::new(context), next, offset).to_bits()
+}
+
+#[inline(never)]
+fn walk_stack_frame(context: *mut __sk_buff, next: u8, offset: usize) -> u32 {
+    behind_extensions(&TcFrame::new(context), next, offset).to_bits()
+}
+
+/// The address behind a value at `at`. The addition is written out: moved to the other side of a comparison, as compilers
+/// do in loops, it would be arithmetic on the end of the packet, which the verifier refuses.
+#[inline(always)]
+fn behind<T>(at: usize) -> usize {
+    let mut behind = at;
+    // SAFETY: one addition.
+    unsafe { asm!("{0} += {1}", inout(reg) behind, const size_of::<T>(), options(pure, nomem, nostack)) };
+    behind
 }
 
 /// `offset`, at most [`FURTHEST`], as a number of which the verifier knows only that: the difference of two pointers into

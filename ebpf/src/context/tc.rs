@@ -3,9 +3,9 @@
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes};
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, Depth, Link};
+use common::packet::{Bytes, Depth, Link, Network, Transport};
 
-use super::Frame;
+use super::{Frame, behind, untag_stack_frame, walk_stack_frame};
 use crate::maps::setting;
 
 /// No header that is looked at ends further in: link header, tags, and as far as the parser follows extension headers.
@@ -22,7 +22,8 @@ impl TcFrame {
     #[inline(always)]
     pub fn new(context: *mut __sk_buff) -> Self {
         // SAFETY: the context is the one the program was called with.
-        let (start, end) = unsafe { ((*context).data as usize, (*context).data_end as usize) };
+        let (start, end) =
+            unsafe { (packet_pointer!(__sk_buff, context, data), packet_pointer!(__sk_buff, context, data_end)) };
         Self { start, end, context }
     }
 
@@ -30,7 +31,7 @@ impl TcFrame {
     #[inline(always)]
     fn at<T: Copy>(&self, offset: usize) -> Option<T> {
         let at = self.start + offset;
-        if at + size_of::<T>() > self.end {
+        if behind::<T>(at) > self.end {
             return None;
         }
         // SAFETY: the range was just checked against the end of the linear part; see `XdpFrame::at`.
@@ -43,12 +44,23 @@ impl TcFrame {
     pub fn gather(context: *mut __sk_buff, link: Link) {
         let frame = Self::new(context);
         let length = frame.length();
-        if frame.linear() >= length as usize || frame.linear() >= HEADERS as usize || frame.is_plain(link) {
-            return;
+        if frame.linear() < length as usize && frame.linear() < HEADERS as usize {
+            match link {
+                Link::Ethernet => gather_frame(context),
+                Link::RawIp => gather_packet(context),
+            };
         }
-        // SAFETY: the context is the one the program was called with. If there is no memory for it, the packet is judged
-        // by what can be seen of it.
-        unsafe { bpf_skb_pull_data(context, length.min(HEADERS)) };
+    }
+
+    #[inline(always)]
+    fn gather_parts(context: *mut __sk_buff, link: Link) -> u32 {
+        let frame = Self::new(context);
+        if !frame.is_plain(link) {
+            // SAFETY: the context is the one the program was called with. If there is no memory for it, the packet is
+            // judged by what can be seen of it.
+            unsafe { bpf_skb_pull_data(context, frame.length().min(HEADERS)) };
+        }
+        0
     }
 
     #[inline(always)]
@@ -133,8 +145,30 @@ impl TcFrame {
     }
 }
 
+// Functions of their own, for the stack's sake.
+
+#[inline(never)]
+fn gather_frame(context: *mut __sk_buff) -> u32 {
+    TcFrame::gather_parts(context, Link::Ethernet)
+}
+
+#[inline(never)]
+fn gather_packet(context: *mut __sk_buff) -> u32 {
+    TcFrame::gather_parts(context, Link::RawIp)
+}
+
 impl Bytes for TcFrame {
     super::bounded_reads!();
+
+    #[inline(always)]
+    fn behind_tags(&self, ethertype: u16) -> Network {
+        Network::from_bits(untag_stack_frame(self.context, ethertype))
+    }
+
+    #[inline(always)]
+    fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
+        Transport::from_bits(walk_stack_frame(self.context, next, offset))
+    }
 
     #[inline(always)]
     fn length(&self) -> u32 {

@@ -3,10 +3,13 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, MAX_TAGS};
+use common::packet::{Bytes, MAX_TAGS, Network, Transport};
 
-use super::Frame;
+use super::{Frame, behind, untag_driver_frame, walk_driver_frame};
 use crate::maps::setting;
+
+/// Length of a link header without tags.
+const ETHERNET: usize = 14;
 
 /// What the longest reply has more than the shortest packet that is answered.
 const MOST_MISSING: usize = 4 * LONGEST_REPLY;
@@ -22,7 +25,8 @@ impl XdpFrame {
     #[inline(always)]
     pub fn new(context: *mut xdp_md) -> Self {
         // SAFETY: the context is the one the program was called with.
-        let (start, end) = unsafe { ((*context).data as usize, (*context).data_end as usize) };
+        let (start, end) =
+            unsafe { (packet_pointer!(xdp_md, context, data), packet_pointer!(xdp_md, context, data_end)) };
         Self { start, end, context }
     }
 
@@ -30,7 +34,7 @@ impl XdpFrame {
     #[inline(always)]
     fn put<T: Copy>(&mut self, offset: usize, value: T) -> bool {
         let at = self.start + offset;
-        if at + size_of::<T>() > self.end {
+        if behind::<T>(at) > self.end {
             return false;
         }
         // SAFETY: as in `at`; the buffer is the program's to write.
@@ -42,7 +46,7 @@ impl XdpFrame {
     #[inline(always)]
     fn at<T: Copy>(&self, offset: usize) -> Option<T> {
         let at = self.start + offset;
-        if at + size_of::<T>() > self.end {
+        if behind::<T>(at) > self.end {
             return None;
         }
         // SAFETY: the range was just checked against the end of the buffer. Loads from packets need no alignment: the
@@ -51,12 +55,39 @@ impl XdpFrame {
     }
 }
 
+impl XdpFrame {
+    /// Whether all that the IP header tells of lies in the first buffer. Asking the kernel for the length costs a call,
+    /// which is worth it where bytes decide: a header may tell of less than there is.
+    #[inline(always)]
+    fn is_whole(&self) -> bool {
+        if setting!(bytes_in_use) != 0 {
+            return false;
+        }
+        let told = match self.u16(12) {
+            Some(0x0800) => self.u16(16).map(|length| ETHERNET + usize::from(length)),
+            Some(0x86dd) => self.u16(18).map(|length| ETHERNET + 40 + usize::from(length)),
+            _ => None,
+        };
+        told.is_some_and(|told| told <= self.end - self.start)
+    }
+}
+
 impl Bytes for XdpFrame {
     super::bounded_reads!();
 
     #[inline(always)]
+    fn behind_tags(&self, ethertype: u16) -> Network {
+        Network::from_bits(untag_driver_frame(self.context, ethertype))
+    }
+
+    #[inline(always)]
+    fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
+        Transport::from_bits(walk_driver_frame(self.context, next, offset))
+    }
+
+    #[inline(always)]
     fn length(&self) -> u32 {
-        if setting!(multi_buffer) != 0 {
+        if setting!(multi_buffer) != 0 && !self.is_whole() {
             // SAFETY: the context is the one the program was called with.
             return unsafe { bpf_xdp_get_buff_len(self.context) } as u32;
         }

@@ -1,5 +1,6 @@
 //! The verbs.
 
+pub mod accuracy;
 pub mod build;
 pub mod cleanup;
 pub mod demo;

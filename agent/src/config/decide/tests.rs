@@ -64,7 +64,7 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "no interface to ban on",
             "interfaces =",
         ),
-        (&base("cluster = true"), 8, 11, "not in force", "remove it"),
+        (&base("cluster = 1"), 8, 11, "cluster is an integer", "cluster = true"),
         (
             &limit("key = [\"user\"]\nrate = \"1025/min\"\nalgorithm = \"sliding-log\""),
             7,

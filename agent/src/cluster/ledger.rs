@@ -1,0 +1,312 @@
+//! Who holds how much of one limit: the function that the store runs, as Rust.
+//!
+//! The store runs `lease.lua`; this is the same function, step by step and number by number, for the simulation and for
+//! reading. A test drives both with the same requests and compares every answer.
+//!
+//! Source: B. Raghavan et al., "Cloud Control with Distributed Rate Limiting", SIGCOMM 2007. As in their flow
+//! proportional share, a host's share is its part of all demand. Theirs is a gossip of estimates, whose sum may be above
+//! or below the limit while estimates are under way; here shares are leases from one ledger, and the ledger's sum is
+//! never above the whole: a share grows only by what others have said they hold no more, or what they held has run out.
+//! Three errors that the paper names are met so:
+//!
+//! - *Stale demand.* A share that moves is idle from when one host gives it up until the next one asks. A host that
+//!   gives up, or waits for what others give up, asks again soon (`node.rs`), and small moves are not made.
+//! - *Hosts below their share.* Proportion to demand alone starves who begins. What is spare is split, half of it in
+//!   proportion, half evenly; a hundredth is always split evenly.
+//! - *Senders that slow down.* Flows that adapt demand less where they are held back, and would get less for it. A host
+//!   that refuses says it wants a tenth more than it has, at the least (`node.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::share::Share;
+
+/// A hundredth of the whole is split evenly whatever the demand: who begins has something to begin with.
+const IDLE: u64 = Share::PARTS / 100;
+/// Leases that ran out are cleared away so many at a time, to bound one request's work.
+const FORGOTTEN: usize = 100;
+/// The largest demand that is told of, in billionths of the limit: sums of 2,000 hosts stay exact.
+pub const LARGEST_DEMAND: u64 = 4_000 * Share::PARTS;
+
+/// What a host says when it asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The host, and which of its agents.
+    pub host: String,
+    /// Larger with each request of this host: an older one that comes late changes nothing.
+    pub sequence: u64,
+    /// The share that it has in force, in billionths.
+    pub applied: u64,
+    /// What was asked of the limit there, passed and refused, in billionths of the limit's rate.
+    pub demand: u64,
+    /// Units that the limit lets pass at once: shares are whole numbers of them.
+    pub units: u64,
+    /// For how long it wants the share, in milliseconds.
+    pub lease: u64,
+    /// The ledger's epoch as the host knows it; 0 if it knows none.
+    pub epoch: u64,
+    /// It gives back all it has, and goes.
+    pub leaves: bool,
+}
+
+/// What the ledger answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The host's share from now on, in billionths.
+    pub share: u64,
+    /// Hosts that have a lease.
+    pub hosts: u64,
+    /// Which ledger this is.
+    pub epoch: u64,
+    /// Whether no share may grow yet, since the ledger does not know of all that are held.
+    pub is_quiet: bool,
+    /// What all hosts hold, in billionths.
+    pub held: u64,
+    /// What is asked of all hosts, in billionths of the limit's rate.
+    pub demand: u64,
+    /// The share that the host will have once others have given up what is above theirs.
+    pub target: u64,
+}
+
+/// One host in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    held: u64,
+    demand: u64,
+    sequence: u64,
+    share: u64,
+    ends: u64,
+}
+
+/// The ledger of one limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    hosts: BTreeMap<String, Entry>,
+    ends: BTreeSet<(u64, String)>,
+    epoch: u64,
+    last: u64,
+    offset: u64,
+    quiet: u64,
+    held: u64,
+    demand: u64,
+}
+
+impl Ledger {
+    /// Answers a request at `micros` of the store's clock; `None` if a later one of the host was here before.
+    pub fn lease(&mut self, micros: u64, report: &Report) -> Option<Grant> {
+        if self.hosts.get(&report.host).is_some_and(|own| own.sequence >= report.sequence) {
+            return None;
+        }
+        let now = self.advance(micros, report);
+        self.forget(now);
+        if let Some(own) = self.hosts.remove(&report.host) {
+            self.ends.remove(&(own.ends, report.host.clone()));
+            self.held -= own.held;
+            self.demand -= own.demand;
+        }
+        let (share, target) = if report.leaves { (0, 0) } else { self.grant(now, report) };
+        self.last = now;
+        Some(Grant {
+            share,
+            hosts: self.hosts.len() as u64,
+            epoch: self.epoch,
+            is_quiet: now < self.quiet,
+            held: self.held,
+            demand: self.demand,
+            target,
+        })
+    }
+
+    /// The ledger's clock, which never goes back, and whether the ledger may be unaware of what hosts hold.
+    fn advance(&mut self, micros: u64, report: &Report) -> u64 {
+        let mut now = micros / 1_000 + self.offset;
+        if self.epoch == 0 {
+            self.epoch = micros;
+            if report.epoch != 0 {
+                self.quiet = now + report.lease;
+            }
+            return now;
+        }
+        if now < self.last {
+            self.offset += self.last - now;
+            now = self.last;
+        } else if now - self.last > report.lease && !self.hosts.is_empty() {
+            self.quiet = now + report.lease;
+        }
+        if report.epoch != 0 && report.epoch != self.epoch {
+            self.quiet = now + report.lease;
+        }
+        now
+    }
+
+    fn forget(&mut self, now: u64) {
+        for _ in 0..FORGOTTEN {
+            let Some((_, host)) = self.ends.first().filter(|(ends, _)| *ends <= now).cloned() else { return };
+            self.ends.pop_first();
+            if let Some(entry) = self.hosts.remove(&host) {
+                self.held -= entry.held;
+                self.demand -= entry.demand;
+            }
+        }
+    }
+
+    fn grant(&mut self, now: u64, report: &Report) -> (u64, u64) {
+        let applied = report.applied;
+        self.held += applied;
+        self.demand += report.demand;
+        let room = Share::PARTS as f64 - self.held as f64;
+        let hosts = (self.hosts.len() + 1) as f64;
+        let mut target = target(report.demand as f64, self.demand as f64, hosts);
+        if target < applied && target * 16 >= applied * 15 && room >= 0.0 {
+            target = applied;
+        }
+        let room = if room > 0.0 && now < self.quiet { 0.0 } else { room };
+        let unit = (Share::PARTS / report.units).max(1);
+        let count = if report.demand > 0 { target.div_ceil(unit) } else { target / unit };
+        let target = (count * unit).min(Share::PARTS / unit * unit);
+        let share = target.min((applied as f64 + room).max(0.0) as u64) / unit * unit;
+        let holds = applied.max(share);
+        self.held += holds - applied;
+        let ends = now + report.lease;
+        let entry = Entry { held: holds, demand: report.demand, sequence: report.sequence, share, ends };
+        self.hosts.insert(report.host.clone(), entry);
+        self.ends.insert((ends, report.host.clone()));
+        (share, target)
+    }
+
+    /// What all hosts hold by the ledger, in billionths.
+    #[must_use]
+    pub const fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Every host's entry as the store keeps it, for comparing.
+    pub fn entries(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        self.hosts.iter().map(|(host, entry)| {
+            (host.clone(), format!("{} {} {} {}", entry.held, entry.demand, entry.sequence, entry.share))
+        })
+    }
+}
+
+/// In proportion to demand, but for half of what is spare, which is split evenly. The operations are those of the script.
+fn target(wanted: f64, demand: f64, hosts: f64) -> u64 {
+    let whole = Share::PARTS as f64;
+    if demand == 0.0 {
+        return (whole / hosts).floor() as u64;
+    }
+    let spare = ((whole - demand) / 2.0).max(IDLE as f64);
+    (wanted / demand * (whole - spare) + spare / hosts).floor() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(host: &str, sequence: u64, applied: u64, demand: f64) -> Report {
+        let demand = (demand * Share::PARTS as f64) as u64;
+        Report { host: host.to_owned(), sequence, applied, demand, units: 1_000, lease: 1_000, epoch: 0, leaves: false }
+    }
+
+    const START: u64 = 1_700_000_000_000_000;
+
+    #[test]
+    fn a_host_alone_has_all_of_it() {
+        let mut ledger = Ledger::default();
+        for (nth, demand) in [0.0, 0.5, 40.0].into_iter().enumerate() {
+            let grant = ledger.lease(START + nth as u64, &report("a", 1 + nth as u64, 0, demand)).unwrap();
+            assert_eq!((grant.share, grant.hosts), (Share::PARTS, 1));
+        }
+    }
+
+    #[test]
+    fn what_is_given_up_is_granted_only_once_the_host_says_so() {
+        let mut ledger = Ledger::default();
+        let first = ledger.lease(START, &report("a", 1, 0, 2.0)).unwrap();
+        // All is out: the newcomer gets nothing yet, though half of it is meant for it.
+        let second = ledger.lease(START + 1_000, &report("b", 1, 0, 2.0)).unwrap();
+        assert_eq!((second.share, second.target), (0, Share::PARTS / 2));
+        let first = ledger.lease(START + 2_000, &report("a", 2, first.share, 2.0)).unwrap();
+        assert_eq!(first.share, Share::PARTS / 2);
+        assert_eq!(ledger.lease(START + 3_000, &report("b", 2, 0, 2.0)).unwrap().share, 0, "not acknowledged yet");
+        ledger.lease(START + 4_000, &report("a", 3, first.share, 2.0)).unwrap();
+        assert_eq!(ledger.lease(START + 5_000, &report("b", 3, 0, 2.0)).unwrap().share, Share::PARTS / 2);
+    }
+
+    #[test]
+    fn a_lease_that_ran_out_is_free_and_one_given_back_at_once() {
+        let mut ledger = Ledger::default();
+        ledger.lease(START, &report("dies", 1, 0, 1.0)).unwrap();
+        ledger.lease(START + 500_000, &report("b", 1, 0, 1.0)).unwrap();
+        assert_eq!(ledger.lease(START + 999_000, &report("b", 2, 0, 1.0)).unwrap().share, 0);
+        let grant = ledger.lease(START + 1_000_000, &report("b", 3, 0, 1.0)).unwrap();
+        assert_eq!((grant.share, grant.hosts), (Share::PARTS, 1));
+        ledger.lease(START + 1_001_000, &Report { leaves: true, ..report("b", 4, grant.share, 1.0) }).unwrap();
+        assert_eq!(ledger.lease(START + 1_002_000, &report("c", 1, 0, 1.0)).unwrap().share, Share::PARTS);
+    }
+
+    #[test]
+    fn a_request_that_comes_late_changes_nothing() {
+        let mut ledger = Ledger::default();
+        ledger.lease(START, &report("a", 7, 0, 1.0)).unwrap();
+        let before = ledger.clone();
+        assert_eq!(ledger.lease(START + 1_000, &report("a", 6, 0, 0.0)), None);
+        assert_eq!(ledger, before);
+    }
+
+    #[test]
+    fn an_emptied_store_grants_nothing_until_all_have_told_what_they_hold() {
+        let mut ledger = Ledger::default();
+        let known = Report { epoch: 5, ..report("a", 9, 300_000_000, 9.0) };
+        let grant = ledger.lease(START, &known).unwrap();
+        assert_eq!((grant.share, grant.is_quiet), (300_000_000, true));
+        let other = ledger.lease(START + 900_000, &Report { epoch: 5, ..report("b", 9, 700_000_000, 1.0) }).unwrap();
+        assert!(other.is_quiet && other.share <= 700_000_000);
+        assert!(ledger.held() <= Share::PARTS);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_ends_no_lease_late_and_one_set_forward_grants_nothing_rashly() {
+        let mut ledger = Ledger::default();
+        ledger.lease(START, &report("a", 1, 0, 1.0)).unwrap();
+        ledger.lease(START, &report("b", 1, 0, 1.0)).unwrap();
+        // An hour back: a's lease still ends a second after it was given, by what has passed since.
+        let back = START - 3_600_000_000;
+        ledger.lease(back, &report("b", 2, 0, 1.0)).unwrap();
+        ledger.lease(back + 500_000, &report("b", 3, 0, 1.0)).unwrap();
+        assert_eq!(ledger.lease(back + 1_000_000, &report("b", 4, 0, 1.0)).unwrap().share, Share::PARTS);
+        // An hour forward: everybody's lease has run out by the clock, and what b holds it holds.
+        let forward = ledger.lease(back + 3_600_000_000, &report("c", 1, 0, 1.0)).unwrap();
+        assert_eq!((forward.share, forward.is_quiet), (0, true));
+    }
+
+    #[test]
+    fn what_is_spare_is_there_ahead_of_need() {
+        let mut ledger = Ledger::default();
+        let mut shares = [0; 4];
+        for round in 1..20 {
+            for (nth, share) in shares.iter_mut().enumerate() {
+                let demand = if nth == 0 { 0.4 } else { 0.0 };
+                let at = START + round * 100_000 + nth as u64 * 10_000;
+                *share = ledger.lease(at, &report(&nth.to_string(), round, *share, demand)).unwrap().share;
+            }
+        }
+        // 0.4 of demand, 0.6 spare: half of that in proportion, half in four parts.
+        for (share, expected) in shares.iter().zip([0.775, 0.075, 0.075, 0.075]) {
+            assert!((*share as f64 / Share::PARTS as f64 - expected).abs() < 0.03, "{shares:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_few_units_is_leased_in_whole_ones() {
+        let mut ledger = Ledger::default();
+        let ask = |ledger: &mut Ledger, host: &str, sequence, applied| {
+            ledger.lease(START, &Report { units: 3, ..report(host, sequence, applied, 1.0) }).unwrap().share
+        };
+        let first = ask(&mut ledger, "a", 1, 0);
+        ask(&mut ledger, "b", 1, 0);
+        let first = ask(&mut ledger, "a", 2, first);
+        ask(&mut ledger, "a", 3, first);
+        let second = ask(&mut ledger, "b", 2, 0);
+        let units = |share| Share::of_parts(share).units(3);
+        assert_eq!((units(first), units(second)), (2, 1));
+    }
+}

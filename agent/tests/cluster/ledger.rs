@@ -1,0 +1,108 @@
+//! The script that the store runs, and the function that is its model: the same answers to the same requests.
+
+use std::collections::BTreeMap;
+
+use common::share::Share;
+use weir::cluster::ledger::{Ledger, Report};
+use weir::cluster::store::SCRIPT;
+
+use crate::redis::Redis;
+
+pub const TESTS: &[(&str, fn())] = &[("the_script_and_its_model_answer_alike", alike)];
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// The script with a clock that is given, in place of the store's.
+fn with_given_clock() -> String {
+    assert_eq!(SCRIPT.matches("redis.call('TIME')").count(), 1);
+    SCRIPT.replace("redis.call('TIME')", "{ARGV[9], ARGV[10]}")
+}
+
+fn alike() {
+    let redis = Redis::start(&[]);
+    let client = redis_client(&redis);
+    let mut connection = client.get_connection().unwrap();
+    let script = ::redis::Script::new(&with_given_clock());
+    for seed in 0..8 {
+        let mut dice = Dice(seed);
+        let mut ledger = Ledger::default();
+        let mut micros = 1_700_000_000_000_000;
+        let mut applied: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut epoch = 0;
+        let units = [1, 3, 8, 100, 999, 1_000_000, 2_000_000_000][seed as usize % 7];
+        for sequence in 1..=1_500u64 {
+            // Mostly some milliseconds on; now and then a long way, or back.
+            match dice.below(200) {
+                0 => micros += 3_000_000 + dice.below(5_000_000),
+                1 => micros -= dice.below(10_000_000),
+                _ => micros += dice.below(40_000),
+            }
+            let host = dice.below(9);
+            let report = Report {
+                host: format!("host {host}/{seed}"),
+                // An older one, at times.
+                sequence: if dice.below(50) == 0 { sequence.saturating_sub(9).max(1) } else { sequence },
+                applied: if dice.below(20) == 0 {
+                    dice.below(Share::PARTS)
+                } else {
+                    applied.get(&host).copied().unwrap_or(0)
+                },
+                demand: match dice.below(5) {
+                    0 => 0,
+                    1 => dice.below(4_000 * Share::PARTS),
+                    _ => dice.below(2 * Share::PARTS),
+                },
+                units,
+                lease: 1_000,
+                epoch: match dice.below(300) {
+                    0 => 5,
+                    1..50 => 0,
+                    _ => epoch,
+                },
+                leaves: dice.below(60) == 0,
+            };
+            let grant = ledger.lease(micros, &report);
+            let told: Vec<u64> = script
+                .key(format!("{{{seed}}}ledger"))
+                .key(format!("{{{seed}}}ends"))
+                .arg(&report.host)
+                .arg(&[report.sequence, report.applied, report.demand, report.units, report.lease, report.epoch][..])
+                .arg(u8::from(report.leaves))
+                .arg(&[micros / 1_000_000, micros % 1_000_000][..])
+                .invoke(&mut connection)
+                .unwrap();
+            match grant {
+                None => assert_eq!(told, [report.sequence], "request {sequence} of {seed}"),
+                Some(grant) => {
+                    let quiet = u64::from(grant.is_quiet);
+                    let expected =
+                        [grant.share, grant.hosts, grant.epoch, quiet, grant.held, grant.demand, grant.target, micros];
+                    assert_eq!(told, expected, "request {sequence} of {seed}: {report:?}");
+                    applied.insert(host, grant.share);
+                    epoch = grant.epoch;
+                }
+            }
+        }
+        let stored: BTreeMap<String, String> =
+            ::redis::cmd("HGETALL").arg(format!("{{{seed}}}ledger")).query(&mut connection).unwrap();
+        let stored: Vec<(String, String)> = stored
+            .into_iter()
+            .filter_map(|(field, entry)| Some((field.strip_prefix("n:")?.to_owned(), entry)))
+            .collect();
+        assert_eq!(stored, ledger.entries().collect::<Vec<_>>(), "{seed}");
+        assert!(!stored.is_empty());
+        let keeps: i64 = ::redis::cmd("PTTL").arg(format!("{{{seed}}}ledger")).query(&mut connection).unwrap();
+        assert!((1..=60_000).contains(&keeps), "a ledger that nobody asks for is forgotten: {keeps}");
+    }
+}
+
+fn redis_client(redis: &Redis) -> ::redis::Client {
+    ::redis::Client::open(redis.url()).unwrap()
+}

@@ -12,15 +12,17 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::cluster;
-use crate::compile::{Layout, Plan};
+use crate::compile::{Layout, Plan, PrefixKey};
 use crate::config::policy::Config;
+use crate::config::prefix;
 use crate::control::{BanOrder, Handler, Request, Reset};
 use crate::datapath::PinDirectory;
 use crate::decide::{self, Edge, Engine, EngineError, ServiceError};
+use crate::events::{Event, EventLog, Subscription, What};
 use crate::groups::Keeper;
 use crate::live::{Cause, Changing, Live};
 use crate::service;
-use crate::stats::{LimitStatus, Status, monotonic_nanoseconds};
+use crate::stats::{LimitStatus, Status, View, ViewQuery, monotonic_nanoseconds};
 
 /// Bans that wait to be carried out.
 const WAITING: usize = 1_024;
@@ -50,14 +52,15 @@ impl Edge for BanQueue {
 
 impl Orders {
     /// Carries out every ban, on a thread of its own, until nobody is left to order one.
-    pub fn carry_out(self, edge: Packets) {
+    pub fn carry_out(self, edge: Packets, events: Arc<EventLog>) {
         let work = move || {
             for order in self.0 {
-                let cidr = order.cidr.clone();
+                let (cidr, time) = (order.cidr.clone(), order.for_seconds);
                 // Where no packets are held, nobody can be kept off.
                 let Some(edge) = edge.load_full() else { continue };
-                if let Err(reason) = edge.handle(Request::Ban { orders: vec![order] }) {
-                    eprintln!("banning {cidr} failed: {reason}");
+                match edge.handle(Request::Ban { orders: vec![order] }) {
+                    Ok(_) => events.push(banned(cidr, time)),
+                    Err(reason) => eprintln!("banning {cidr} failed: {reason}"),
                 }
             }
         };
@@ -65,6 +68,18 @@ impl Orders {
             eprintln!("starting the thread that bans addresses failed: {error}; nobody will be banned by escalate");
         }
     }
+}
+
+/// The event of a ban that escalation led to.
+fn banned(cidr: String, seconds: Option<f64>) -> Event {
+    let time = seconds.map_or_else(
+        || "until it is lifted".to_owned(),
+        |seconds| format!("for {}", humantime::format_duration(Duration::from_secs_f64(seconds))),
+    );
+    let reason = format!("kept being refused by a limit on requests: banned {time}");
+    // As `agent bans` has it: an address without its whole length.
+    let source = prefix::parse(&cidr).map_or(cidr, |prefix| PrefixKey::from(&prefix).to_string());
+    Event { source: Some(source), ..Event::now(What::Banned, 1, reason) }
 }
 
 /// Applications cannot be answered.
@@ -104,6 +119,7 @@ pub struct Agent {
     groups: Keeper,
     changing: Changing,
     cluster: Cluster,
+    events: Arc<EventLog>,
 }
 
 impl Agent {
@@ -116,9 +132,10 @@ impl Agent {
         requests: decide::Service,
         groups: Keeper,
         cluster: Option<cluster::Keeper>,
+        events: Arc<EventLog>,
     ) -> Self {
         let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
-        Self { file, started: Instant::now(), packets, requests, groups, changing, cluster }
+        Self { file, started: Instant::now(), packets, requests, groups, changing, cluster, events }
     }
 
     pub(crate) const fn changing(&self) -> &Changing {
@@ -229,6 +246,14 @@ impl Agent {
         Ok(status)
     }
 
+    fn view(&self, query: ViewQuery) -> Result<View, String> {
+        let sources = match self.packets.load_full() {
+            Some(packets) => parsed(packets.handle(Request::View { query })?)?,
+            None => View::default(),
+        };
+        Ok(View { status: self.status()?, limits: self.limits()?, groups: self.groups.statuses(), ..sources })
+    }
+
     fn limits(&self) -> Result<Vec<LimitStatus>, String> {
         let mut limits: Vec<LimitStatus> = match self.packets.load_full() {
             Some(packets) => parsed(packets.handle(Request::Limits)?)?,
@@ -251,6 +276,8 @@ impl Handler for Agent {
                 json(self.try_config(&file, time, operator))
             }
             (Request::Confirm, _) => json(self.confirm()?),
+            (Request::View { query }, _) => json(self.view(query)?),
+            (Request::Events, _) => json(self.events.recent().iter().map(|event| &**event).collect::<Vec<_>>()),
             (Request::Groups, _) => json(self.groups.statuses()),
             (Request::Emergency { group, what }, _) => json(self.groups.emergency(group, what)?),
             (Request::ResetLimit { limit }, packets) => match (self.requests.engine().reset(&limit), packets) {
@@ -262,6 +289,10 @@ impl Handler for Agent {
             (Request::Top | Request::Bans, None) => json([(); 0]),
             (_, None) => Err("the config in force has no limits on packets, so nothing is known of sources".to_owned()),
         }
+    }
+
+    fn follow(&self, last: usize) -> Result<Subscription, String> {
+        self.events.follow(last).map_err(|error| error.to_string())
     }
 }
 

@@ -114,12 +114,24 @@ pub enum Command {
     Status(Ask),
     /// Each limit: definition, passed, throttled, would-throttle, keys tracked
     Limits(Ask),
-    /// The busiest and most throttled sources
+    /// The most throttled and busiest sources, each limit's load and process groups, live; ? tells the keys
     Top {
-        /// Print one table and end (the only way yet)
+        /// Print one table of sources and end
         #[arg(long)]
         once: bool,
         /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Who was throttled, by which limit, sampled: the first time, and then once a second
+    Events {
+        /// Go on with those that come, until it is interrupted
+        #[arg(long)]
+        follow: bool,
+        /// Only so many of those that the agent remembers; with --follow 10, else all
+        #[arg(long, value_name = "N")]
+        last: Option<usize>,
+        /// How to ask; --json prints a document a line
         #[command(flatten)]
         ask: Ask,
     },
@@ -203,4 +215,20 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// What this host can and cannot do, and the command that fixes it; ends with 1 if the config needs what is missing
+    Doctor {
+        /// The config to look at the host for; without one, what an agent without a config needs
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print one JSON document instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a shell's completions, for packages
+    Completions {
+        /// Which shell's
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, for packages: agent man | man -l -
+    Man,
 }

@@ -1,7 +1,7 @@
 //! What is in force, and what is asked of it while it is.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::ban::Ban;
@@ -16,10 +16,12 @@ use crate::compile::{Layout, Plan, PrefixKey};
 use crate::config::policy::{Config, OnExit, Unit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
-use crate::datapath::{AttachError, AttachMode, Datapath, LoadError, PinDirectory, PinLock};
+use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, LoadError, PinDirectory, PinLock};
+use crate::events::Event;
 use crate::host_load::{HostLoad, RoomDecision};
 use crate::stats::{
-    BanStatus, BansRow, Counted, InterfaceStatus, Reader, Status, monotonic_nanoseconds, seconds_until,
+    BanStatus, BansRow, Counted, InterfaceStatus, Live, Reader, Status, View, ViewQuery, monotonic_nanoseconds,
+    seconds_until,
 };
 
 /// How often bans that have ended are cleared away and the host's load is looked at.
@@ -33,6 +35,8 @@ pub struct Service {
     /// Nobody else uses the pins meanwhile.
     _lock: PinLock,
     in_force: Mutex<InForce>,
+    /// What whoever watches has seen last.
+    live: Mutex<Live>,
 }
 
 /// What changes while the agent runs.
@@ -67,7 +71,14 @@ impl Service {
     ) -> Result<Self, AttachError> {
         let lock = pins.lock()?;
         let in_force = InForce::put(config, plan, &pins, interfaces)?;
-        Ok(Self { file, started: Instant::now(), pins, _lock: lock, in_force: Mutex::new(in_force) })
+        Ok(Self {
+            file,
+            started: Instant::now(),
+            pins,
+            _lock: lock,
+            in_force: Mutex::new(in_force),
+            live: Mutex::default(),
+        })
     }
 
     /// Puts another policy in force in place of the one that is. Returns what of it an operator should know.
@@ -115,6 +126,7 @@ impl Service {
     ///
     /// When a map cannot be written.
     pub fn tick(&self) -> Result<(), LoadError> {
+        self.live().forget_if_unwatched();
         let mut in_force = self.lock();
         in_force.clear_ended_bans()?;
         in_force.follow_the_host()
@@ -156,6 +168,19 @@ impl Service {
         in_force.shares.insert(name.to_owned(), share);
     }
 
+    /// The rings that the programs in force tell their events through.
+    #[must_use]
+    pub fn event_rings(&self) -> Vec<Arc<EventRing>> {
+        let in_force = self.lock();
+        std::iter::once(&in_force.ingress).chain(&in_force.egress).map(|of| Arc::clone(of.events())).collect()
+    }
+
+    /// Takes out what those programs have told: events, and how many were lost.
+    #[must_use]
+    pub fn drain_events(&self) -> (Vec<Event>, u64) {
+        self.reader(&self.lock()).drain_events()
+    }
+
     fn lock(&self) -> MutexGuard<'_, InForce> {
         // A panic elsewhere left no half-done change that the next request does not put right.
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
@@ -169,6 +194,19 @@ impl Service {
             bans: &in_force.bans,
             counted: &in_force.counted,
         }
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        // A panic elsewhere left figures for people to look at, no more.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is said of sources; the rest of the document is of more than packets.
+    fn view(&self, in_force: &InForce, query: &ViewQuery) -> Result<View, String> {
+        let within = query.within.as_deref().map(prefix::parse).transpose();
+        let within = within.map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
+        let within = within.as_ref().map(PrefixKey::from);
+        self.live().view(&self.reader(in_force), query, within).map_err(|error| error.to_string())
     }
 
     fn status(&self, in_force: &InForce) -> Result<Status, LoadError> {
@@ -394,6 +432,7 @@ impl Handler for Service {
             Request::Status => json(self.status(&in_force).map_err(failed)?),
             Request::Limits => json(self.reader(&in_force).limits().map_err(failed)?),
             Request::Top => json(self.reader(&in_force).top().map_err(failed)?),
+            Request::View { query } => json(self.view(&in_force, &query)?),
             Request::Show { source } => json(self.reader(&in_force).show(source).map_err(failed)?),
             Request::Reset { source } => json(Reset { forgotten: self.reader(&in_force).reset(source) }),
             Request::ResetLimit { limit } => {
@@ -419,6 +458,7 @@ impl Handler for Service {
             Request::Reload { .. } | Request::Try { .. } | Request::Confirm => {
                 Err("configs are kept elsewhere".to_owned())
             }
+            Request::Events | Request::Follow { .. } => Err("events are kept elsewhere".to_owned()),
             Request::Decide { question } => {
                 Err(format!("there is no limit {:?} on requests: the config has none", question.limit))
             }

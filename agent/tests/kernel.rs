@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use aya::programs::TestRunOptions;
+use common::event::Event;
 use common::packet::build::Frame;
 use common::packet::reply::Reply;
 use common::packet::{Depth, Direction, Link, parse};
@@ -58,7 +59,9 @@ fn main() {
         many_rules();
         Ok(())
     }));
-    let others: [(&str, fn()); 4] = [
+    let others: [(&str, fn()); 6] = [
+        ("a_refused_source_is_told_of_at_once_and_then_once_a_second", told_once_a_second),
+        ("two_cpus_that_refuse_one_source_at_once_tell_of_it_once", told_by_one_cpu),
         ("the_verifier_is_done_well_before_it_gives_up", budget),
         ("answers_of_both_hooks_are_those_of_the_function", answers),
         ("an_elastic_limit_gives_more_while_the_agent_says_there_is_room", elastic),
@@ -375,6 +378,51 @@ fn elastic() {
     }
     let over: u64 = datapath.counters().unwrap().iter().map(|row| row.over.packets).sum();
     assert_eq!(over, 20);
+}
+
+fn told_once_a_second() {
+    let mut image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
+    image.settings.given_clock = 1;
+    let pins = Pins::new();
+    let mut datapath = load(&image, &pins);
+    let start = 3_600_000_000_000;
+    // At so many nanoseconds, so many packets, of which each 64th is looked at: what is told then.
+    let mut at = |later: u64, packets: u32| {
+        datapath.set_runtime(Runtime { nanoseconds: start + later, ..Runtime::default() }).unwrap();
+        run(&datapath, &frame(1, 20), packets);
+        datapath.events().drain()
+    };
+    let first = at(0, 100_000);
+    assert_eq!(first.len(), 1, "{first:?}");
+    // The first packet passed.
+    assert_eq!((first[0].count, first[0].at, first[0].verdict), (1, start, Event::THROTTLED));
+    assert_eq!(first[0].key.lo >> 32, u64::from(0x0a00_0001u32.to_be()), "{first:?}");
+    assert_eq!(at(Event::INTERVAL - 1, 1_000), []);
+    let second = at(Event::INTERVAL, 1_000);
+    assert_eq!((second.len(), second[0].at), (1, start + Event::INTERVAL), "{second:?}");
+    assert!((100_000..102_000).contains(&second[0].count), "{second:?}");
+    assert_eq!(at(Event::INTERVAL, 1_000), []);
+    // Another source is told of by itself.
+    run(&datapath, &frame(2, 20), 2);
+    assert_eq!(datapath.events().drain().len(), 1);
+    assert_eq!(datapath.events().newly_lost().unwrap(), 0);
+}
+
+fn told_by_one_cpu() {
+    let mut image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
+    image.settings.given_clock = 1;
+    let pins = Pins::new();
+    let mut datapath = load(&image, &pins);
+    for round in 1..=40 {
+        datapath.set_runtime(Runtime { nanoseconds: round * 2 * Event::INTERVAL, ..Runtime::default() }).unwrap();
+        let barrier = std::sync::Barrier::new(2);
+        on_two_cpus(|_| {
+            barrier.wait();
+            run(&datapath, &frame(1, 20), 1_000);
+        });
+        let told = datapath.events().drain();
+        assert_eq!(told.len(), 1, "in round {round}: {told:?}");
+    }
 }
 
 /// The fields of `__sk_buff` that a test gives and takes: 192 bytes of it.

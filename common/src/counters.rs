@@ -131,10 +131,15 @@ pub struct Sighted {
     pub passed: u64,
     /// Packets that were refused, in steps of 64.
     pub refused: u64,
+    /// Packets that would have been refused, were the rule not only observed: of every 64 that the rule would have refused
+    /// on one CPU, one is looked at and stands for all.
+    pub would_refuse: u64,
     /// When one was last seen to be refused, in nanoseconds of the monotonic clock; 0 if never.
     pub refused_at: u64,
     /// When it was last seen at all.
     pub seen_at: u64,
+    /// When it was last told of by an [`crate::event::Event`]; 0 if never.
+    pub told_at: u64,
     /// Index of the counters of the rule that refused it last.
     pub refused_by: u32,
     /// Always 0.

@@ -2,6 +2,7 @@
 
 use crate::ban::Ban;
 use crate::counters::{Counters, Sighted, TableCounters, Traffic};
+use crate::event::Event;
 use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, Started};
 use crate::key::{HashSeed, Key};
 use crate::rule::{Rule, RuleSpan, Size};
@@ -34,7 +35,8 @@ no_padding!(GroupBucket: u64, u64, u64, [u32; 4]);
 no_padding!(GroupCounters: Traffic, Traffic);
 no_padding!(GroupSettings: [GroupBucket; DIRECTIONS], u32, u32);
 no_padding!(Started: u32, u32);
-no_padding!(Sighted: u64, u64, u64, u64, u32, u32);
+no_padding!(Sighted: u64, u64, u64, u64, u64, u64, u32, u32);
+no_padding!(Event: Key, u64, u64, u32, u32);
 
 const _: () = assert!(size_of::<Rule>() == 64 && align_of::<Rule>() == 64);
 const _: () = assert!(size_of::<Counters>() == 64);

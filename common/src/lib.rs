@@ -4,6 +4,7 @@
 
 pub mod ban;
 pub mod counters;
+pub mod event;
 pub mod group;
 pub mod key;
 mod layout;

@@ -10,6 +10,7 @@ mod atomics;
 mod classify;
 mod context;
 mod maps;
+mod sight;
 mod throttle;
 
 use core::mem::MaybeUninit;

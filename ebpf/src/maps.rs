@@ -2,10 +2,11 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
-use aya_ebpf::btf_maps::{Array, LpmTrie, LruHashMap, PerCpuArray};
+use aya_ebpf::btf_maps::{Array, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::counters::{Counters, Sighted, TableCounters};
+use common::event::Event;
 use common::key::Key;
 use common::packet::reply::Reply;
 use common::rule::Rule;
@@ -61,6 +62,14 @@ pub static TABLE_COUNTERS: PerCpuArray<TableCounters, 1> = PerCpuArray::new();
 /// The busiest and the refused, for people to look at; no verdict depends on it.
 #[btf_map]
 pub static SIGHTINGS: LruHashMap<Key, Sighted, 1> = LruHashMap::new();
+
+/// Who was refused, sampled; for the agent to tell.
+#[btf_map]
+pub static EVENTS: RingBuf<Event, 4096> = RingBuf::new();
+
+/// Those there was no room for.
+#[btf_map]
+pub static EVENTS_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 /// What the agent changes while the program runs.
 #[btf_map]

@@ -4,7 +4,6 @@ use core::arch::asm;
 use core::ops::{Deref, DerefMut};
 
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
-use common::counters::Sighted;
 use common::key::{HashSeed, Key};
 use common::rule::{Algorithm, Rule, RuleSpan, Size, Subject};
 use common::table::{Claim, Claimed, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
@@ -12,7 +11,8 @@ use common::throttle::{self, Cell, Hearing, Host, Outcome, Passage, Ruling, Sigh
 use common::time::{TickScale, Ticks};
 
 use crate::atomics;
-use crate::maps::{COUNTERS, HEARING, RINGS, RULES, RUNTIME, SIGHTINGS, SOURCES, TABLE_COUNTERS, setting};
+use crate::maps::{COUNTERS, HEARING, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting};
+use crate::sight::{foresee, sight};
 
 /// A set of [`SOURCES`]: an element of the map and where in it the set begins.
 #[derive(Clone, Copy)]
@@ -292,11 +292,13 @@ impl Host for Kernel {
 
     #[inline(always)]
     fn sight(&self, sighting: &Sighting<'_>) {
-        let refused = u64::from(sighting.counter == SlotCounter::Refused);
-        let key = &sighting.key;
-        let extra = u64::from(key.extra) << 32 | u64::from(key.group);
-        let what = u64::from(sighting.weight) << 1 | refused;
-        weir_sight(key.hi, key.lo, extra, sighting.rule.counter, what);
+        let outcome = u32::from(sighting.counter == SlotCounter::Refused);
+        sight(&sighting.key, sighting.rule.counter, outcome, sighting.weight);
+    }
+
+    #[inline(always)]
+    fn foresee(&self, rule: &Rule, key: &Key, size: Size) {
+        foresee(rule, key, size);
     }
 }
 
@@ -363,34 +365,4 @@ extern "C" fn weir_claim(set: u32, tag: u64, now: u64, life: u64) -> u64 {
         Claimed::Contended => 4,
     };
     outcome << 32 | u64::from(claim.slot)
-}
-
-/// What is remembered of a key at first. Not on the stack, where there is no room for it.
-static UNSEEN: Sighted = Sighted { passed: 0, refused: 0, refused_at: 0, seen_at: 0, refused_by: 0, _pad: 0 };
-
-/// One packet in 64 of a key comes here, so it is kept out of the way of the others.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn weir_sight(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> u32 {
-    let (refused, weight) = (what & 1, what >> 1);
-    let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
-    let now = Kernel::nanoseconds();
-    if SIGHTINGS.get_ptr(key).is_none() {
-        // If the map is full of keys that are looked at right now, this one is not told of.
-        let unseen: &Sighted = &UNSEEN;
-        let _ = SIGHTINGS.insert(key, unseen, 0);
-    }
-    let Some(sighted) = SIGHTINGS.get_ptr_mut(key) else { return 0 };
-    // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key at the same
-    // instant may lose a count: this is for people to look at.
-    let sighted = unsafe { &mut *sighted };
-    sighted.seen_at = now;
-    if refused == 0 {
-        sighted.passed += weight;
-    } else {
-        sighted.refused += weight;
-        sighted.refused_at = now;
-        sighted.refused_by = rule;
-    }
-    0
 }

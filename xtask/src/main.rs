@@ -1,9 +1,12 @@
 //! `cargo xtask`: sets up, builds, checks and tests Weir. One module a verb, in `cmd`.
 
 mod apt;
+mod bench;
+mod cargo_tools;
 mod cleanup;
 mod cmd;
 mod object;
+mod package_check;
 mod process;
 mod tally;
 mod toolchain;
@@ -33,8 +36,11 @@ enum Verb {
     Vm(cmd::vm::Arguments),
     /// Measure how near to their limit many hosts stay together, and put the table into docs/CLUSTER.md.
     Accuracy,
+    Bench(cmd::bench::Arguments),
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
+    Package(cmd::package::Arguments),
+    Rest(cmd::rest::Arguments),
     /// Remove what interrupted tests left on this machine.
     Cleanup,
 }
@@ -48,6 +54,9 @@ fn main() -> ExitCode {
         Verb::Demo => cmd::demo::run(),
         Verb::Test(arguments) => cmd::test::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),
+        Verb::Package(arguments) => cmd::package::run(&arguments),
+        Verb::Rest(arguments) => cmd::rest::run(&arguments),
+        Verb::Bench(arguments) => cmd::bench::run(&arguments),
         Verb::Cleanup => cmd::cleanup::run(),
     };
     match done {

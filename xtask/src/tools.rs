@@ -15,6 +15,8 @@ pub enum Group {
     Test,
     /// The tests in virtual machines with other kernels.
     Vm,
+    /// The benchmark's alternatives.
+    Bench,
     /// Everything.
     All,
 }
@@ -26,7 +28,7 @@ struct Tool {
     reason: &'static str,
 }
 
-const TOOLS: [Tool; 11] = [
+const TOOLS: [Tool; 14] = [
     Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
     Tool {
         programs: &["nsenter", "setpriv"],
@@ -51,6 +53,19 @@ const TOOLS: [Tool; 11] = [
     Tool { programs: &["busybox"], package: "busybox-static", group: Group::Vm, reason: "a guest's programs" },
     Tool { programs: &["dash"], package: "dash", group: Group::Vm, reason: "a guest's shell" },
     Tool { programs: &["depmod"], package: "kmod", group: Group::Vm, reason: "reads what kernel modules need" },
+    Tool { programs: &["nft"], package: "nftables", group: Group::Bench, reason: "an alternative to measure" },
+    Tool {
+        programs: &["iptables-legacy"],
+        package: "iptables",
+        group: Group::Bench,
+        reason: "an alternative to measure, with hashlimit",
+    },
+    Tool {
+        programs: &["ethtool"],
+        package: "ethtool",
+        group: Group::Bench,
+        reason: "sets up the benchmark's networks",
+    },
     Tool { programs: &["xz"], package: "xz-utils", group: Group::Vm, reason: "unpacks kernels" },
     Tool { programs: &["zstd"], package: "zstd", group: Group::Vm, reason: "unpacks kernels" },
 ];

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::Print;
 use super::table::{self, number};
-use super::{Print, USAGE};
 use crate::cli::Ask;
 use crate::cluster::ClusterStatus;
 use crate::control::{Client, Request, Reset};
@@ -173,11 +173,8 @@ pub fn limits(options: &Ask) -> anyhow::Result<ExitCode> {
     })
 }
 
-pub fn top(once: bool, options: &Ask) -> anyhow::Result<ExitCode> {
-    if !once {
-        eprintln!("the live view is not in this version: use agent top --once");
-        return Ok(ExitCode::from(USAGE));
-    }
+/// One table of sources.
+pub fn top_once(options: &Ask) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Top, |rows: &Vec<TopRow>| {
         table::render(
             ["SOURCE", "LIMIT", "PASSED", "THROTTLED"],

@@ -9,10 +9,9 @@ use serde::Serialize;
 use super::{Print, USAGE, table};
 use crate::compile::plan;
 use crate::config;
-use crate::config::policy::{Action, Config};
+use crate::config::policy::Config;
 use crate::config::policy_group::Group;
-use crate::datapath::{interface_names, lacking_for_shape};
-use crate::groups;
+use crate::doctor;
 use crate::protect::{self, Protected};
 use crate::stats::LimitDefinition;
 
@@ -55,7 +54,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     let checked = Checked {
         valid: true,
         warnings,
-        lacking: lacking(&loaded.config),
+        lacking: doctor::lacking(&loaded.config),
         protected: protect::of(&loaded.config, &BTreeSet::new()),
         limits: definitions(&loaded.config),
         groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
@@ -129,24 +128,4 @@ impl From<&Group> for GroupDefinition {
         let matches = group.matchers.iter().map(ToString::to_string).collect();
         Self { name: group.name.clone(), matches, limits: group.limit_texts() }
     }
-}
-
-/// What this host lacks for the config.
-fn lacking(config: &Config) -> Vec<String> {
-    let mut lacking = Vec::new();
-    let names = interface_names();
-    for pattern in &config.agent.interfaces {
-        if !names.iter().any(|name| pattern.matches(name)) {
-            lacking.push(format!("an interface {pattern}: it has {}", names.join(", ")));
-        }
-    }
-    if !config.limits.is_empty() && !Path::new("/sys/fs/bpf").exists() {
-        lacking.push("BPF: there is no /sys/fs/bpf".to_owned());
-    }
-    if config.limits.iter().any(|limit| limit.action == Action::Shape) {
-        let held = names.iter().filter(|name| config.agent.interfaces.iter().any(|pattern| pattern.matches(name)));
-        lacking.extend(held.filter_map(|name| lacking_for_shape(name)).map(|why| format!("spacing: {why}")));
-    }
-    lacking.extend(groups::lacking(config));
-    lacking
 }

@@ -18,10 +18,13 @@ use crate::config::policy::{Config, Mode, OnExit};
 use crate::config::{self, ssh};
 use crate::control::Server;
 use crate::datapath::{PinDirectory, default_route_interfaces};
+use crate::events::{EventLog, Feed};
 use crate::groups::Keeper;
 use crate::live::{self, Live, Record, Source};
+use crate::metrics::Exporter;
 use crate::protect;
 use crate::service::{PERIOD, Service};
+use crate::supervisor::Supervisor;
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let Some(source) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
@@ -43,6 +46,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         // From here on, neither is the end of the agent.
         let stopped = stopped()?;
         let hang_up = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
+        let exporter = config.agent.metrics.map(Exporter::bind).transpose()?;
         let (requests, orders) = applications::start(&config)?;
         let packets = hold_packets(&config, file.as_deref(), plan, &interfaces)?;
         // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
@@ -50,20 +54,32 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         let packets: Packets = Arc::new(ArcSwapOption::new(packets));
         let shared = cluster::shared(&config, &packets, &requests.current());
         let cluster = cluster::Keeper::start(&config, shared)?;
-        introduce(&config, packets.load().as_deref(), &requests, &groups);
+        let in_force = introduce(&config, packets.load().as_deref(), &requests, &groups);
         for protected in &protected {
             eprintln!("never throttled: {}, {}", protected.address, protected.why);
         }
-        orders.carry_out(Arc::clone(&packets));
+        let events = Arc::new(EventLog::default());
+        orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
+        let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), groups.clone());
         let live = Live::new(source, protected);
-        let agent = Arc::new(Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster));
+        let agent = Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster, events);
+        let agent = Arc::new(agent);
+        if let Some(exporter) = exporter {
+            eprintln!("metrics on http://{}/metrics", exporter.address());
+            exporter.start(Arc::clone(&agent))?;
+        }
+        let supervisor = Supervisor;
+        supervisor.ready(&in_force);
         tokio::select! {
             () = server.serve(Arc::clone(&agent)) => {}
+            () = supervisor.keep_alive() => {}
             () = keep_up(&packets) => {}
             () = groups.keep_filled() => {}
+            () = feed.run() => {}
             () = live::changes(Arc::clone(&agent), hang_up) => {}
             () = stopped => {}
         }
+        supervisor.stopping();
         drop(server);
         let on_exit = agent.changing().live().config().agent.on_exit;
         for problem in groups.stop(on_exit) {
@@ -158,8 +174,8 @@ fn before_the_trial(file: &Path, source: Source) -> Source {
     Source { config, text: Some(text) }
 }
 
-/// Says what is in force, and what should be known of it.
-fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decide::Service, groups: &Keeper) {
+/// Says what is in force, and what should be known of it; returns the first in one line.
+fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decide::Service, groups: &Keeper) -> String {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let does = match config.agent.mode {
         Mode::Enforce => "enforcing",
@@ -184,13 +200,15 @@ fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decid
         let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
         parts.push(format!("keeping limits with other hosts as {} through {}", cluster.node, stores.join(", ")));
     }
-    eprintln!("{}; control socket {}", parts.join("; "), config.agent.control.display());
+    let in_force = parts.join("; ");
+    eprintln!("{in_force}; control socket {}", config.agent.control.display());
     for endpoint in requests.endpoints() {
         eprintln!("deciding {endpoint}");
     }
     for note in packets.map(Service::notes).unwrap_or_default().into_iter().chain(groups.notes()) {
         eprintln!("note: {note}");
     }
+    in_force
 }
 
 /// Until SIGINT or SIGTERM, from when this is called.

@@ -17,6 +17,7 @@ impl Default for AgentConfig {
             mode: Mode::Enforce,
             on_exit: OnExit::Keep,
             control: DEFAULT_SOCKET.into(),
+            metrics: None,
             pins: DEFAULT_PINS.into(),
             cgroup: "weir".to_owned(),
             max_sources: 1_000_000,
@@ -42,6 +43,15 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
     agent.on_exit = table.word("on_exit", OnExit::WORDS).unwrap_or(agent.on_exit);
     if let Some((text, span)) = table.string("control", "\"/run/weir/control.sock\"") {
         agent.control = path(text, span, table.problems).unwrap_or(agent.control);
+    }
+    if let Some((text, span)) = table.string("metrics", "\"127.0.0.1:9464\"") {
+        match text.parse() {
+            Ok(address) => agent.metrics = Some(address),
+            Err(_) => {
+                let help = "write an address and a port: metrics = \"127.0.0.1:9464\", or \"[::1]:9464\"";
+                table.problems.error(span, format!("{text:?} is no address to give metrics out on"), help);
+            }
+        }
     }
     if let Some((text, span)) = table.string("pins", "\"/sys/fs/bpf/weir\"") {
         agent.pins = path(text, span, table.problems).unwrap_or(agent.pins);
@@ -72,11 +82,6 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
     }
     agent.protect = protect(&mut table).unwrap_or(agent.protect);
     agent.watch = flag(&mut table, "watch").unwrap_or(agent.watch);
-    for key in ["metrics"] {
-        if let Some(value) = table.value(key) {
-            table.problems.error(value.span(), format!("{key} is not in this version"), "remove it");
-        }
-    }
     table.finish();
     agent
 }

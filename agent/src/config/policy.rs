@@ -1,7 +1,7 @@
 //! A config that has been validated: what is invalid cannot be written down in these types.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use super::policy_group::Group;
@@ -47,6 +47,8 @@ pub struct AgentConfig {
     pub on_exit: OnExit,
     /// The control socket.
     pub control: PathBuf,
+    /// Where metrics are given out, if they are.
+    pub metrics: Option<SocketAddr>,
     /// The directory of pins, in a BPF file system.
     pub pins: PathBuf,
     /// The cgroup that the groups' own lie in, below the root of each hierarchy.

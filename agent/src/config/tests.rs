@@ -37,7 +37,13 @@ fn every_error_says_where_it_is_and_what_to_write() {
         ("[agent]\nmax_sources = \"1M\"", 2, 15, "max_sources is a string", "whole number"),
         ("[agent]\nnever_limit = [\"10.0.0.300\"]", 2, 16, "neither an address nor a prefix", "192.0.2.10"),
         ("[agent]\nnever_limit = [\"10.0.0.1/8\"]", 2, 16, "bits set beyond", "10.0.0.0/8"),
-        ("[agent]\nmetrics = \"127.0.0.1:9464\"", 2, 11, "metrics is not in this version", "remove it"),
+        (
+            "[agent]\nmetrics = \"localhost:9464\"",
+            2,
+            11,
+            "\"localhost:9464\" is no address to give metrics out on",
+            "[::1]:9464",
+        ),
         // [[class]].
         ("[[class]]\nsources = [\"10.0.0.0/8\"]", 1, 1, "[[class]] has no name", "name = \"payer\""),
         ("[[class]]\nname = \"a\"", 1, 1, "[[class]] has no sources", "sources = "),

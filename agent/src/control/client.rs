@@ -1,6 +1,7 @@
 //! The command line's side of the control socket.
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::{Request, Response};
+use crate::events::Event;
 
 /// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,6 +24,21 @@ pub enum ClientError {
     /// No permission.
     #[error("the control socket {} may not be used by this user: run as root, or join the group weir", .0.display())]
     NotPermitted(PathBuf),
+    /// Somebody is there and says nothing.
+    #[error("the agent on {} does not answer within {} s: it is stopped or very busy; see what its service says", path.display(), PATIENCE.as_secs())]
+    Silent {
+        /// Which socket.
+        path: PathBuf,
+    },
+    /// It went away.
+    #[error("the agent on {} closed the connection without an answer: it is ending or has just ended", path.display())]
+    Closed {
+        /// Which socket.
+        path: PathBuf,
+    },
+    /// There is something else.
+    #[error("{} is not a control socket: name the agent's with --control", .0.display())]
+    NotASocket(PathBuf),
     /// It broke off.
     #[error("talking to the agent on {} failed: {source}", path.display())]
     Broken {
@@ -30,6 +47,9 @@ pub enum ClientError {
         /// Why.
         source: io::Error,
     },
+    /// It closed the connection.
+    #[error("the agent on {} has gone: it ended, or is restarting", .0.display())]
+    Gone(PathBuf),
     /// The agent said no.
     #[error("{0}")]
     Refused(String),
@@ -63,11 +83,57 @@ impl Client {
         }
     }
 
+    /// Follows the events, the last `last` of those that are remembered first, until `take` breaks it off or the agent
+    /// goes. Returns what `take` broke off with.
+    ///
+    /// # Errors
+    ///
+    /// When nobody answers, the answer is an error, or the agent went.
+    pub fn follow<B>(&self, last: usize, mut take: impl FnMut(Event) -> ControlFlow<B>) -> Result<B, ClientError> {
+        let stream = self.send(&Request::Follow { last })?;
+        // Nothing may happen for hours.
+        stream.set_read_timeout(None).map_err(|error| self.broken(error))?;
+        for line in BufReader::new(stream).lines() {
+            let line = line.map_err(|error| self.broken(error))?;
+            let event = match serde_json::from_str(&line).map_err(ClientError::Foreign)? {
+                Response::Ok(document) => serde_json::from_value(document).map_err(ClientError::Foreign)?,
+                Response::Error(reason) => return Err(ClientError::Refused(reason)),
+            };
+            if let ControlFlow::Break(end) = take(event) {
+                return Ok(end);
+            }
+        }
+        Err(ClientError::Gone(self.path.clone()))
+    }
+
+    fn broken(&self, source: io::Error) -> ClientError {
+        let path = self.path.clone();
+        match source.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Silent { path },
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ClientError::Closed { path },
+            _ => ClientError::Broken { path, source },
+        }
+    }
+
     fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
-        let broken = |source| ClientError::Broken { path: self.path.clone(), source };
+        let stream = self.send(request)?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).map_err(|error| self.broken(error))?;
+        if answer.is_empty() {
+            return Err(ClientError::Closed { path: self.path.clone() });
+        }
+        serde_json::from_str(&answer).map_err(ClientError::Foreign)
+    }
+
+    /// Connects and asks; what the stream has to read is the answer.
+    fn send(&self, request: &Request) -> Result<UnixStream, ClientError> {
+        let path = || self.path.clone();
+        let broken = |error| self.broken(error);
         let mut stream = UnixStream::connect(&self.path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(self.path.clone()),
-            io::ErrorKind::PermissionDenied => ClientError::NotPermitted(self.path.clone()),
+            // What is no socket is refused in the same way as a socket that nobody listens on.
+            io::ErrorKind::ConnectionRefused if !is_socket(&self.path) => ClientError::NotASocket(path()),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path()),
+            io::ErrorKind::PermissionDenied => ClientError::NotPermitted(path()),
             _ => broken(error),
         })?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
@@ -75,8 +141,11 @@ impl Client {
         let mut line = serde_json::to_vec(request).map_err(ClientError::Foreign)?;
         line.push(b'\n');
         stream.write_all(&line).map_err(broken)?;
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).map_err(broken)?;
-        serde_json::from_str(&answer).map_err(ClientError::Foreign)
+        Ok(stream)
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_socket())
 }

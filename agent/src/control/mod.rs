@@ -1,9 +1,11 @@
 //! The control socket: one JSON document in, one out, a line each.
 //!
 //! Every request is bounded in size and time, and the answer is made before the next request is looked at, so that a
-//! client that hangs holds up nobody but itself.
+//! client that hangs holds up nobody but itself. Who may open the socket may ask; what changes anything is for root and
+//! for the user the agent runs as.
 
 mod client;
+mod follow;
 mod server;
 
 pub use client::{Client, ClientError};
@@ -26,6 +28,11 @@ pub enum Request {
     Limits,
     /// A list of [`crate::stats::TopRow`].
     Top,
+    /// [`crate::stats::View`].
+    View {
+        /// Of what.
+        query: crate::stats::ViewQuery,
+    },
     /// [`crate::stats::SourceStatus`].
     Show {
         /// Whose.
@@ -74,6 +81,13 @@ pub enum Request {
     },
     /// [`crate::live::Confirmed`].
     Confirm,
+    /// A list of [`crate::events::Event`]: those that are remembered.
+    Events,
+    /// [`crate::events::Event`]s, a document and a line each, until the client goes.
+    Follow {
+        /// How many of those that are remembered come first.
+        last: usize,
+    },
     /// A list of [`crate::groups::GroupStatus`].
     Groups,
     /// [`Done`].
@@ -83,6 +97,22 @@ pub enum Request {
         /// What to do to it.
         what: Emergency,
     },
+}
+
+impl Request {
+    /// Whether this only asks: what it leaves behind is nothing but what an application's decision charges.
+    #[must_use]
+    pub fn only_asks(&self) -> bool {
+        match self {
+            Self::View { .. } | Self::Events | Self::Follow { .. } => true,
+            Self::Status | Self::Limits | Self::Top | Self::Show { .. } | Self::Bans | Self::Groups => true,
+            // An application may decide here as it may over HTTP.
+            Self::Decide { .. } => true,
+            Self::Reset { .. } | Self::ResetLimit { .. } => false,
+            Self::Reload { .. } | Self::Try { .. } | Self::Confirm => false,
+            Self::Ban { .. } | Self::Unban { .. } | Self::Emergency { .. } => false,
+        }
+    }
 }
 
 /// A prefix to ban.

@@ -75,12 +75,34 @@ pub fn queueing(index: u32) -> io::Result<Vec<String>> {
         .collect())
 }
 
+/// All disciplines of a device, also those for programs and for what comes in.
+///
+/// # Errors
+///
+/// When the kernel does not tell.
+pub fn disciplines(index: u32) -> io::Result<Vec<String>> {
+    let answers = ask(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))?;
+    Ok(answers
+        .into_iter()
+        .filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewQueueDiscipline(discipline) if discipline.header.index == index as i32 => {
+                kind(&discipline)
+            }
+            _ => None,
+        })
+        .collect())
+}
+
 /// The kind of a discipline of this device, unless it is the hook for programs, or one for what comes in.
 fn egress_kind(discipline: &TcMessage, index: u32) -> Option<String> {
     const CLSACT: TcHandle = TcHandle { major: 0xffff, minor: 0xfff1 };
     if discipline.header.index != index as i32 || discipline.header.parent == CLSACT {
         return None;
     }
+    kind(discipline)
+}
+
+fn kind(discipline: &TcMessage) -> Option<String> {
     discipline.attributes.iter().find_map(|attribute| match attribute {
         TcAttribute::Kind(kind) => Some(kind.clone()),
         _ => None,

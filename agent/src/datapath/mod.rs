@@ -5,9 +5,12 @@
 //! replacement of the program behind each link, and a packet sees the old policy or the new one.
 
 mod bans;
+mod batch;
 mod carry;
 mod device;
 mod error;
+mod events;
+mod features;
 mod gateways;
 mod interface;
 mod others;
@@ -21,19 +24,24 @@ mod traffic_control;
 pub use bans::{BanEntry, Bans};
 pub use carry::Carry;
 pub use error::{AttachError, LoadError};
+pub use events::{EventRing, MOST_AT_ONCE};
+pub use features::{AttachedProgram, DeviceFacts, facts as device_facts};
 pub use gateways::default_gateways;
 pub use interface::{
     AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
 };
 pub use others::PinLock;
 pub use pins::PinDirectory;
-pub use release::is_kernel_too_old;
+pub use release::{is_kernel_too_old, of_this_kernel as kernel_release};
 pub use sources::{SlotView, Sources};
 pub use table::{Before, TablePlace};
 
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
 use aya::maps::lpm_trie::Key as TrieKey;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray};
-use aya::programs::{Program, ProgramError, TestRun, TestRunOptions, TestRunResult};
+use aya::programs::{Program, ProgramError, ProgramFd, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
 use common::counters::{BYPASS_ROWS, Counters, Sighted, TableCounters, Traffic};
 use common::key::{HashSeed, Key};
@@ -85,6 +93,7 @@ pub struct Datapath {
     rows: Rows,
     /// Of the limits that other hosts have a part in, by their place in the config.
     shares: std::collections::BTreeMap<usize, Share>,
+    events: Arc<EventRing>,
     attached: Vec<Attached>,
     pins: PinDirectory,
     place: TablePlace,
@@ -139,7 +148,8 @@ impl Datapath {
             .map_max_entries("RINGS", rings)
             .map_max_entries("COUNTERS", image.counters())
             .map_max_entries("SIGHTINGS", SIGHTINGS)
-            .map_max_entries("LAYOUT", table::chunks(&image.layout));
+            .map_max_entries("LAYOUT", table::chunks(&image.layout))
+            .map_max_entries("EVENTS", events::RING_BYTES);
         for map in pins::SHARED_MAPS {
             loader.map_pin_path(map, place.map(map));
         }
@@ -151,6 +161,7 @@ impl Datapath {
         table::write(map_mut(&mut ebpf, "LAYOUT")?, &image.layout)?;
         let sources = Sources::map(array_of(&ebpf, "SOURCES")?, array_of(&ebpf, "RINGS")?, settings)?;
         let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
+        let events = Arc::new(EventRing::take(&mut ebpf)?);
         Ok(Self {
             ebpf,
             image,
@@ -158,6 +169,7 @@ impl Datapath {
             sources,
             rows,
             shares: Default::default(),
+            events,
             attached: Vec::new(),
             pins: pins.clone(),
             place: place.clone(),
@@ -192,7 +204,12 @@ impl Datapath {
     ///
     /// When the map cannot be read.
     pub fn sightings(&self) -> Result<Vec<(Key, Sighted)>, LoadError> {
-        let map = HashMap::<_, Key, Sighted>::try_from(map(&self.ebpf, "SIGHTINGS")?)?;
+        let map = map(&self.ebpf, "SIGHTINGS")?;
+        let aya::maps::Map::LruHashMap(data) = map else { return Err(LoadError::ForeignObject) };
+        if let Ok(entries) = batch::entries(data.fd().as_fd(), SIGHTINGS as usize) {
+            return Ok(entries);
+        }
+        let map = HashMap::<_, Key, Sighted>::try_from(map)?;
         // A key that is evicted while the map is walked ends the walk early; what was seen until then is true.
         Ok(map.iter().map_while(Result::ok).collect())
     }
@@ -230,6 +247,12 @@ impl Datapath {
             Err(aya::maps::MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What the program tells of who is refused.
+    #[must_use]
+    pub fn events(&self) -> &Arc<EventRing> {
+        &self.events
     }
 
     /// The table of sources.
@@ -356,6 +379,19 @@ impl Datapath {
             _ => return Err(LoadError::ForeignObject),
         };
         Ok(info.verified_instruction_count())
+    }
+
+    /// A prepared entry point, for a program of somebody else's that calls it.
+    ///
+    /// # Errors
+    ///
+    /// When the object is not ours, or the entry point not prepared.
+    pub fn entry_point(&self, entry: Entry) -> Result<&ProgramFd, LoadError> {
+        match self.ebpf.program(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)? {
+            Program::Xdp(program) => Ok(program.fd()?),
+            Program::SchedClassifier(program) => Ok(program.fd()?),
+            _ => Err(LoadError::ForeignObject),
+        }
     }
 
     /// Runs a prepared entry point on given packets.

@@ -4,7 +4,8 @@
 const OLDEST: (u32, u32) = (5, 15);
 
 /// The release of the running kernel, as `uname -r` tells it.
-pub(super) fn of_this_kernel() -> String {
+#[must_use]
+pub fn of_this_kernel() -> String {
     nix::sys::utsname::uname()
         .map_or_else(|_| "unknown".to_owned(), |name| name.release().to_string_lossy().into_owned())
 }

@@ -129,6 +129,12 @@ pub fn read_throttled(tree: &Tree, group: &str) -> f64 {
     cpu(tree, group).throttled_seconds
 }
 
+/// How many processes of a group were killed for want of memory, since its cgroup was made.
+#[must_use]
+pub fn read_oom_kills(tree: &Tree, group: &str) -> u64 {
+    memory(tree, group).oom_kills
+}
+
 fn is_frozen(tree: &Tree, group: &str) -> bool {
     if let Some(directory) = tree.unified(group) {
         return number(&directory.join("cgroup.freeze")) == Some(1);

@@ -26,6 +26,7 @@ pub use emergency::Emergency;
 pub use error::GroupsError;
 pub use leave::detach;
 pub use limit::host_percent;
+pub use tree::{Controller, Tree, Version};
 pub use watch::Keeper;
 
 use std::collections::{BTreeSet, HashMap};
@@ -36,7 +37,7 @@ use self::elastic::{Demand, Elastic};
 use self::kernel::Network;
 use self::matcher::Matchers;
 use self::origins::Origins;
-use self::tree::{Cpuset, Tree};
+use self::tree::Cpuset;
 use crate::config::policy::{AgentConfig, Config, Mode};
 use crate::config::policy_group::{self, Group};
 use crate::host_load::Sample;
@@ -139,6 +140,13 @@ impl Groups {
     #[must_use]
     pub fn statuses(&self) -> Vec<GroupStatus> {
         self.members.iter().map(|member| self.status(member)).collect()
+    }
+
+    /// How many processes of each group were killed for want of memory.
+    #[must_use]
+    pub fn oom_kills(&self) -> Vec<(String, u64)> {
+        let kills = |member: &Member| account::read_oom_kills(&self.tree, &member.group.name);
+        self.members.iter().map(|member| (member.group.name.clone(), kills(member))).collect()
     }
 
     fn status(&self, member: &Member) -> GroupStatus {

@@ -230,6 +230,7 @@ fn usage_is_read_from_both_versions() {
     assert_eq!((status.cpu.usage_seconds, status.cpu.throttled_seconds), (2.5, 0.5));
     assert_eq!(status.cpu.max_percent, Some(50.0));
     assert_eq!((status.memory.current_bytes, status.memory.oom_kills), (4096, 2));
+    assert_eq!(groups.oom_kills(), [("batch".to_owned(), 2)]);
     assert_eq!((status.io[0].device.as_str(), status.io[0].read_bytes, status.io[0].write_bytes), ("254:0", 10, 20));
     assert_eq!((status.pids_current, status.pressure.cpu, status.frozen), (3, Some(1.5), false));
 }

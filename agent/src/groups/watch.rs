@@ -143,6 +143,12 @@ impl Keeper {
         kept.failure.iter().cloned().chain(own).collect()
     }
 
+    /// How many processes of each group were killed for want of memory, since its cgroup was made.
+    #[must_use]
+    pub fn oom_kills(&self) -> Vec<(String, u64)> {
+        self.lock().groups.as_ref().map(Groups::oom_kills).unwrap_or_default()
+    }
+
     /// The document of `agent groups`.
     #[must_use]
     pub fn statuses(&self) -> Vec<GroupStatus> {

@@ -23,6 +23,7 @@ use crate::config::{self, ConfigError};
 use crate::datapath::interface_names;
 use crate::decide::EngineError;
 use crate::protect::{self, Protected};
+use crate::supervisor::Supervisor;
 
 /// The shortest and the longest trial.
 pub const TRIALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
@@ -240,6 +241,7 @@ impl Agent {
     pub fn reload(&self, cause: Cause, operator: Option<IpAddr>) -> Reloaded {
         let _one = self.changing().one();
         let began = Instant::now();
+        Supervisor.reloading();
         let result = self.reload_file(cause, operator);
         self.told(cause, self.file(), began, result)
     }
@@ -407,6 +409,7 @@ impl Agent {
             (old.control == new.control, "[agent] control"),
             (old.pins == new.pins, "[agent] pins"),
             (old.cgroup == new.cgroup, "[agent] cgroup"),
+            (old.metrics == new.metrics, "[agent] metrics"),
             (before.decide.http == config.decide.http, "[decide] http"),
             (before.decide.grpc == config.decide.grpc, "[decide] grpc"),
         ] {
@@ -436,14 +439,19 @@ impl Agent {
         let file = file.map(|file| file.display().to_string());
         let what = file.clone().unwrap_or_else(|| "the built-in limits".to_owned());
         let milliseconds = began.elapsed().as_millis() as u64;
-        match (errors.is_empty(), cause) {
+        let line = match (errors.is_empty(), cause) {
             (true, Cause::TrialEnded) => {
-                eprintln!("the trial of {what} was not confirmed: went back to the config before");
+                format!("the trial of {what} was not confirmed: went back to the config before")
             }
-            (true, Cause::Try) => eprintln!("{what} is in force, on trial"),
-            (true, _) => eprintln!("reloaded {what} in {milliseconds} ms"),
-            (false, _) => eprintln!("{what} is not in force; what was before is:\n{}", errors.join("\n")),
+            (true, Cause::Try) => format!("{what} is in force, on trial"),
+            (true, _) => format!("reloaded {what} in {milliseconds} ms"),
+            (false, _) => format!("{what} is not in force; what was before is"),
+        };
+        eprintln!("{line}");
+        for error in &errors {
+            eprintln!("error: {error}");
         }
+        Supervisor.ready(&line);
         for note in &notes {
             eprintln!("note: {note}");
         }

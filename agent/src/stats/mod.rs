@@ -2,9 +2,11 @@
 
 pub mod counted;
 mod reader;
+mod view;
 
 pub use counted::Counted;
-pub use reader::{Reader, mapped, monotonic_nanoseconds, seconds_until};
+pub use reader::{Live, Reader, mapped, monotonic_nanoseconds, seconds_until};
+pub use view::{MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 
 use common::counters::Traffic;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,10 @@
 //! From counters, table and sightings to the documents.
 
+mod events;
+mod live;
+
+pub use live::Live;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use common::ban::Ban;

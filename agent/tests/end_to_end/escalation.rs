@@ -49,6 +49,10 @@ fn refusals_end_at_the_edge() {
     assert_eq!((bans().len(), ban["cidr"].as_str()), (1, Some("10.77.0.7")));
     let left = ban["expires_in_seconds"].as_f64().unwrap();
     assert!(left > 200.0 && left <= 300.0, "{left}");
+    let events = agent.lines(&["events", "--json"]);
+    let banned: Vec<_> = events.iter().filter(|event| event["verdict"] == "banned").collect();
+    assert_eq!((banned.len(), &banned[0]["source"]), (1, &"10.77.0.7".into()), "{events:?}");
+    assert!(banned[0]["reason"].as_str().unwrap().ends_with("banned for 5m"), "{}", banned[0]);
     burst(&network, &[udp_from(7), udp_from(8), udp_from(9)], 30);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8], counts[9]), (0, 10, 10));

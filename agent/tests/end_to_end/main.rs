@@ -4,13 +4,16 @@ mod actions;
 mod bans;
 mod cluster;
 mod escalation;
+mod events;
 mod flood;
 mod foreign;
 mod hooks;
 mod keys;
 mod life;
 mod limits;
+mod metrics;
 mod neighbours;
+mod operations;
 #[path = "../redis/mod.rs"]
 #[expect(dead_code, reason = "the cluster's own tests use more of it")]
 mod redis;
@@ -18,11 +21,15 @@ mod reload;
 mod safety;
 mod support;
 mod survive;
+mod top;
 mod traffic;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
+    if std::env::var_os(top::PANIC).is_some() {
+        top::panic_in_terminal();
+    }
     let arguments = Arguments::from_args();
     let obstacle = support::obstacle();
     let is_too_old = weir::datapath::is_kernel_too_old();
@@ -39,12 +46,16 @@ fn main() {
         actions::TESTS,
         bans::TESTS,
         escalation::TESTS,
+        events::TESTS,
+        top::TESTS,
         flood::TESTS,
         life::TESTS,
         reload::TESTS,
         survive::TESTS,
         neighbours::TESTS,
         safety::TESTS,
+        metrics::TESTS,
+        operations::TESTS,
     ];
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
@@ -57,11 +68,16 @@ fn main() {
     if let (None, Some(reason)) = (obstacle, redis::obstacle()) {
         eprintln!("skipped: limits of many hosts: {reason}");
     }
+    let has_systemd = operations::has_systemd();
+    if !has_systemd {
+        eprintln!("skipped: what takes systemd-analyze, which this machine does not have");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
         .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
+        .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {

@@ -47,7 +47,7 @@ fn second_agent() {
         drop(agent);
         network.told(&["detach", "--config", network.config(attach, rest).to_str().unwrap()]);
         let rival = network.rival("on_exit = \"detach\"", rest, &others);
-        network.spawn(&rival, &[]).wait_until_it_says("enforcing 1 limit");
+        network.spawn_agent(&rival, &[]).wait_until_it_says("enforcing 1 limit");
     }
 }
 

@@ -266,7 +266,7 @@ impl Network {
     }
 
     /// Starts an agent without waiting for it.
-    pub fn spawn(&self, config: &Path, environment: &[(&str, &str)]) -> Agent<'_> {
+    pub fn spawn_agent(&self, config: &Path, environment: &[(&str, &str)]) -> Agent<'_> {
         let mut command = Command::new(agent().unwrap());
         command.arg("--config").arg(config).envs(environment.iter().copied()).stderr(Stdio::piped());
         Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() }
@@ -274,7 +274,7 @@ impl Network {
 
     /// Starts an agent with a config as it is, and waits until it enforces.
     pub fn start_file(&self, config: &Path, environment: &[(&str, &str)]) -> Agent<'_> {
-        let mut agent = self.spawn(config, environment);
+        let mut agent = self.spawn_agent(config, environment);
         let child = &mut agent.child;
         let deadline = Instant::now() + Duration::from_secs(60);
         while std::os::unix::net::UnixStream::connect(self.control()).is_err() || !self.answers() {
@@ -309,10 +309,19 @@ impl Network {
         let mut command = Command::new(agent().unwrap());
         command.env(variable, value);
         command.args(arguments);
-        if !matches!(arguments.first(), Some(&"check" | &"detach" | &"--config")) {
+        if !matches!(arguments.first(), Some(&"check" | &"detach" | &"doctor" | &"--config")) {
             command.arg("--control").arg(self.control());
         }
         self.in_server(|| command.output()).unwrap()
+    }
+
+    /// Starts one command of the CLI against this network's agent, with what `set_up` gives it to read and write.
+    pub fn spawn(&self, arguments: &[&str], set_up: impl FnOnce(&mut Command)) -> Child {
+        let mut command = Command::new(agent().unwrap());
+        command.args(arguments).arg("--control").arg(self.control());
+        set_up(&mut command);
+        // It needs nothing of the network: the socket is a file.
+        command.spawn().unwrap()
     }
 
     /// Runs an agent that is expected to end by itself.
@@ -384,6 +393,13 @@ impl Agent<'_> {
         let said = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
         assert!(output.status.success(), "{arguments:?}: {}{}", said[0], said[1]);
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The documents of one command that prints one a line.
+    pub fn lines(&self, arguments: &[&str]) -> Vec<Value> {
+        let output = self.network.command(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// One limit's element of `limits --json`.

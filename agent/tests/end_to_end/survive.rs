@@ -67,7 +67,7 @@ fn fifty_kills() {
             let config = network.config("max_sources = 20000", &configs[nth % 3]);
             if nth % 2 == 0 {
                 // While it starts.
-                let agent = network.spawn(&config, &[]);
+                let agent = network.spawn_agent(&config, &[]);
                 thread::sleep(Duration::from_micros(random >> 44));
                 agent.stop(Signal::SIGKILL);
                 kills[0] += 1;

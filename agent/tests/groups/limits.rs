@@ -36,6 +36,18 @@ pub fn memory() {
     assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "it had {touched} MiB");
     assert!((48..=64).contains(&touched), "it had {touched} MiB");
     assert!(host.group()["memory"]["oom_kills"].as_u64().unwrap() >= 1, "{}", host.group());
+    // It is told of, beside what is refused of packets.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let told = String::from_utf8(host.command(&["events", "--json"]).stdout).unwrap();
+        let events: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        if let Some(event) = events.first() {
+            assert_eq!((&event["verdict"], &event["group"]), (&"oom-kill".into(), &"g".into()));
+            break;
+        }
+        assert!(Instant::now() < deadline, "no event tells of it");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 pub fn pids() {

@@ -88,6 +88,8 @@ pub trait Host: Sized {
     }
     /// Tells of a key that has been counted another 64 times, or was refused for the first time of 64.
     fn sight(&self, sighting: &Sighting<'_>);
+    /// Tells of a key whose packet a rule that only observes would have refused, after that was counted.
+    fn foresee(&self, _rule: &Rule, _key: &Key, _size: Size) {}
 }
 
 /// What is counted of a rule.

@@ -154,6 +154,9 @@ pub fn judge_by_bucket<H: Host>(host: &H, index: u32, subject: &Subject) -> Ruli
     if open.slot.exists() {
         let result = charge_bucket(host, rule, open.slot, now, cost);
         is_marked = settle(host, rule, &mut open, result, size);
+        if is_foreseen(rule, result) {
+            host.foresee(rule, &key, size);
+        }
         departure = result.departure(rule, cost);
         if open.is_reserved != 0 {
             publish(host, open.slot);
@@ -270,6 +273,10 @@ pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
 pub fn conclude<H: Host>(host: &H, hearing: &Hearing, nth: u32) {
     let Some(rule) = host.rule(hearing.span.first + nth) else { return };
     let key = rule.key_of(&hearing.subject);
+    let charge = hearing.charges.get(nth as usize).map_or(Charge::LOST, |charged| charged.charge);
+    if hearing.open.slot.exists() && is_foreseen(rule, charge) {
+        host.foresee(rule, &key, hearing.subject.size);
+    }
     if hearing.open.is_refused != 0 {
         refuse(host, rule, hearing.open.slot, key, hearing.subject.size);
     } else if rule.closes_key != 0 {
@@ -295,6 +302,12 @@ fn settle<H: Host>(host: &H, rule: &Rule, open: &mut Opened, result: Charge, siz
         }
     }
     0
+}
+
+/// Whether the packet passes only since the rule observes.
+#[inline(always)]
+fn is_foreseen(rule: &Rule, result: Charge) -> bool {
+    result == Charge::REFUSED && rule.enforcement == Enforcement::Observe as u8
 }
 
 /// Counts a packet that passed all rules of its key.

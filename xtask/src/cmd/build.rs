@@ -56,6 +56,12 @@ pub fn all(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Re
     build_agent(workspace, profile)
 }
 
+/// Builds the eBPF objects alone, and returns the one for limits on packets.
+pub fn objects(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
+    build_objects(workspace, toolchain)?;
+    Ok(workspace.object(OBJECTS[0]))
+}
+
 fn build_objects(workspace: &Workspace, toolchain: &Toolchain) -> Result<Vec<(&'static str, Vec<Function>)>> {
     let mut build = toolchain.command(&toolchain.compiler.cargo, workspace);
     build.args(["build", "--release", "--locked", "--package", "ebpf", "--bins"]);

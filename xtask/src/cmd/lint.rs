@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
+use super::deny;
 use crate::apt::Apt;
 use crate::process;
 use crate::toolchain::{Compiler, TARGET, Toolchain};
@@ -16,7 +17,8 @@ const DEBIAN_CLIPPY: &str = "rust-web-clippy";
 /// Runs every check, also when an earlier one found something.
 pub fn run() -> Result<()> {
     let workspace = Workspace::locate()?;
-    let checks = [check_formatting(&workspace), check_host(&workspace), check_kernel(&workspace)];
+    let checks =
+        [check_formatting(&workspace), check_host(&workspace), check_kernel(&workspace), deny::run(&workspace)];
     let failures: Vec<String> = checks.into_iter().filter_map(Result::err).map(|error| format!("{error:#}")).collect();
     if !failures.is_empty() {
         bail!("lint found something:\n- {}", failures.join("\n- "));

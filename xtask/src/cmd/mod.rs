@@ -1,10 +1,14 @@
 //! The verbs.
 
 pub mod accuracy;
+pub mod bench;
 pub mod build;
 pub mod cleanup;
 pub mod demo;
+pub mod deny;
 pub mod lint;
+pub mod package;
+pub mod rest;
 pub mod setup;
 pub mod test;
 pub mod vm;

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use crate::apt::Apt;
+use crate::cargo_tools::{DEB, DENY};
 use crate::toolchain::Toolchain;
 use crate::tools::{self, Detail, Group};
 
@@ -17,6 +18,8 @@ pub struct Arguments {
 /// Says each find and each action in one line.
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure(arguments.group, Detail::Full)?;
+    DENY.ensure(Detail::Full)?;
+    DEB.ensure(Detail::Full)?;
     Ok(())
 }
 

@@ -1,0 +1,76 @@
+//! Weir beside what a user would pick instead; `cargo xtask bench` runs this and makes tables and plots of what it
+//! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
+
+mod flood;
+mod measure;
+mod memory;
+mod network;
+mod packet;
+mod policies;
+mod programs;
+mod rivals;
+mod served;
+mod whole;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, ValueEnum};
+
+/// Measure Weir beside its alternatives; meant to be called by `cargo xtask bench`.
+#[derive(Parser)]
+struct Arguments {
+    /// What to measure.
+    #[arg(value_enum)]
+    part: Part,
+    /// Where to write the figures, as JSON.
+    #[arg(long)]
+    out: PathBuf,
+    /// How often everything takes its turn.
+    #[arg(long)]
+    rounds: usize,
+    /// Only what has this in its name.
+    #[arg(long)]
+    only: Option<String>,
+    /// Given by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Part {
+    /// Nanoseconds a packet, by BPF_PROG_TEST_RUN.
+    Packet,
+    /// Packets a second over veth.
+    Flood,
+    /// What a server still serves under a flood.
+    Served,
+    /// Bytes of kernel memory for each source.
+    Memory,
+    /// Reloads and looks.
+    Agent,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    ensure!(nix::unistd::geteuid().is_root(), "loading BPF programs needs root: run as root");
+    let only = arguments.only.as_deref().unwrap_or("");
+    let series = match arguments.part {
+        Part::Packet => packet::run(arguments.rounds, only)?,
+        Part::Flood => flood::run(arguments.rounds, only)?,
+        Part::Served => served::run(arguments.rounds, only)?,
+        Part::Memory => memory::run(arguments.rounds, only)?,
+        Part::Agent => whole::run(arguments.rounds, only)?,
+    };
+    measure::write(&arguments.out, &series)
+}

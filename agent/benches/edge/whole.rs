@@ -1,0 +1,140 @@
+//! The agent as its operator sees it: how long a reload takes, and a look at a million sources.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::flood::{frame, send};
+use crate::measure::Series;
+use crate::network::{INTERFACE, Lane, Sender};
+use crate::policies::{Bucket, USUAL, with_limits_elsewhere};
+use crate::programs::{Harness, Order};
+
+const PART: &str = "agent";
+/// Where `cargo xtask bench` says the agent is.
+const AGENT: &str = "WEIR_AGENT";
+const MILLION: u64 = 1_000_000;
+const LIMIT_COUNTS: [u32; 4] = [1, 100, 1_000, 10_000];
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An agent in a lane, ended when dropped.
+struct Agent<'l> {
+    lane: &'l Lane,
+    child: Child,
+    folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+/// Measures what has `only` in its name.
+pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
+    let sender = Sender::new()?;
+    sender.enter()?;
+    let mut series = Vec::new();
+    for (nth, count) in LIMIT_COUNTS.into_iter().enumerate() {
+        let case = format!("reload, limits: {count}");
+        if !case.contains(only) {
+            continue;
+        }
+        let mut row = Series::new(PART, case, "weir", "ms");
+        if has_reload()? {
+            row.samples = reloads(&sender.lane(nth)?, rounds, count)?;
+        } else {
+            row.note = Some("not here: this agent has no reload".to_owned());
+        }
+        series.push(row);
+    }
+    let case = "top of a million sources";
+    if case.contains(only) {
+        let lane = sender.lane(LIMIT_COUNTS.len())?;
+        series.push(Series::new(PART, case, "weir", "ms").with(tops(&lane, rounds)?));
+    }
+    Ok(series)
+}
+
+/// Whether the agent has that command.
+fn has_reload() -> Result<bool> {
+    let program = std::env::var_os(AGENT).with_context(|| format!("{AGENT} is not set: run `cargo xtask bench`"))?;
+    let output = Command::new(program).args(["reload", "--help"]).output().context("starting the agent")?;
+    Ok(output.status.success())
+}
+
+/// A policy whose first limit is another one each time, so that there is something to reload.
+fn policy(count: u32, round: usize) -> String {
+    with_limits_elsewhere(count - 1, Bucket { burst: 1_000 + round as u64, ..USUAL })
+}
+
+fn reloads(lane: &Lane, rounds: usize, count: u32) -> Result<Vec<f64>> {
+    let agent = Agent::start(lane, &policy(count, 0))?;
+    let mut samples = Vec::new();
+    for round in 1..=rounds {
+        agent.configure(&policy(count, round))?;
+        samples.push(agent.timed(&["reload"])?);
+    }
+    Ok(samples)
+}
+
+fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
+    let agent = Agent::start(lane, &policy(1, 0))?;
+    let mut harness = Harness::load(lane.from_index)?;
+    harness.walk(Order::Orderly, MILLION)?;
+    send(&harness, &frame(), MILLION as u32)?;
+    (0..rounds).map(|_| agent.timed(&["top", "--once"])).collect()
+}
+
+impl<'l> Agent<'l> {
+    fn start(lane: &'l Lane, tables: &str) -> Result<Self> {
+        let program =
+            std::env::var_os(AGENT).with_context(|| format!("{AGENT} is not set: run `cargo xtask bench`"))?;
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new(&program);
+        command.arg("--config").arg(folder.path().join("limits.toml")).stderr(Stdio::null()).stdout(Stdio::null());
+        write_config(&folder, lane, tables)?;
+        let child = lane.inside(|| command.spawn())?.context("starting the agent")?;
+        let mut agent = Self { lane, child, folder, program: program.into() };
+        let deadline = Instant::now() + PATIENCE;
+        while agent.timed(&["status"]).is_err() {
+            if let Some(status) = agent.child.try_wait()? {
+                bail!("the agent ended with {status}");
+            }
+            ensure!(Instant::now() < deadline, "the agent did not answer within {PATIENCE:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(agent)
+    }
+
+    fn configure(&self, tables: &str) -> Result<()> {
+        write_config(&self.folder, self.lane, tables)
+    }
+
+    /// Milliseconds that a command takes, from its start to its end.
+    fn timed(&self, verb: &[&str]) -> Result<f64> {
+        let mut command = Command::new(&self.program);
+        command.args(verb).arg("--control").arg(self.folder.path().join("control.sock"));
+        let start = Instant::now();
+        let output = command.output().context("starting the agent")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "agent {}: {}", verb.join(" "), said.trim());
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(pins(self.lane));
+    }
+}
+
+fn pins(lane: &Lane) -> PathBuf {
+    PathBuf::from("/sys/fs/bpf").join(&lane.namespace)
+}
+
+fn write_config(folder: &tempfile::TempDir, lane: &Lane, tables: &str) -> Result<()> {
+    let control = folder.path().join("control.sock");
+    let agent = format!("[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\npins = {:?}\n", pins(lane));
+    std::fs::write(folder.path().join("limits.toml"), agent + tables).context("writing limits.toml")
+}

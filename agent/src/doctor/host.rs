@@ -1,0 +1,154 @@
+//! The kernel, privileges, file systems and cgroups.
+
+use std::fs;
+use std::path::Path;
+
+use caps::{CapSet, Capability};
+
+use super::{Check, Needed};
+use crate::config::policy::Config;
+use crate::datapath::{is_kernel_too_old, kernel_release};
+use crate::groups::{self, Controller, Tree, Version};
+
+/// Everything of the host that does not belong to one interface.
+pub fn checks(config: &Config) -> Vec<Check> {
+    let on_packets = Needed::from(!config.limits.is_empty());
+    let on_groups = Needed::from(!config.groups.is_empty());
+    let uses_bpf = Needed::from(on_packets == Needed::Yes || on_groups == Needed::Yes);
+    let mut checks = vec![
+        kernel(uses_bpf),
+        capabilities(uses_bpf),
+        btf(on_groups),
+        jit(),
+        bpffs(&config.agent.pins, uses_bpf),
+        Check::good("memlock", "not needed: since Linux 5.11 the memory of BPF is charged to the cgroup"),
+    ];
+    checks.extend(cgroups(config, on_groups));
+    checks.push(control_group());
+    checks
+}
+
+fn kernel(uses_bpf: Needed) -> Check {
+    let release = kernel_release();
+    if is_kernel_too_old() {
+        return Check::lacking(uses_bpf, "kernel", release, "Weir needs Linux 5.15 or newer: install a newer kernel");
+    }
+    Check::good("kernel", release)
+}
+
+fn capabilities(uses_bpf: Needed) -> Check {
+    const NEEDED: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
+    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
+    // What the two newer ones were split off from.
+    let has_all = has(Capability::CAP_SYS_ADMIN) && has(Capability::CAP_NET_ADMIN);
+    let missing: Vec<String> =
+        NEEDED.iter().filter(|capability| !has(**capability) && !has_all).map(ToString::to_string).collect();
+    if missing.is_empty() {
+        return Check::good("capabilities", "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON");
+    }
+    let found = format!("this user lacks {}", missing.join(", "));
+    Check::lacking(uses_bpf, "capabilities", found, "run as root: sudo agent doctor")
+}
+
+fn btf(on_groups: Needed) -> Check {
+    const PATH: &str = "/sys/kernel/btf/vmlinux";
+    if Path::new(PATH).exists() {
+        return Check::good("BTF", PATH);
+    }
+    let found = format!("there is no {PATH}: processes of groups are found by scanning, not as they start");
+    Check::lacking(on_groups, "BTF", found, "use a kernel with CONFIG_DEBUG_INFO_BTF=y")
+}
+
+fn jit() -> Check {
+    const PATH: &str = "/proc/sys/net/core/bpf_jit_enable";
+    match fs::read_to_string(PATH).as_deref().map(str::trim) {
+        Ok("0") => {
+            Check::limited("JIT", "off: every packet costs many times as much", "sysctl net.core.bpf_jit_enable=1")
+        }
+        Ok(_) => Check::good("JIT", "on"),
+        Err(_) => Check::good("JIT", "not told here (another network namespace, or a kernel that is always compiled)"),
+    }
+}
+
+fn bpffs(pins: &Path, uses_bpf: Needed) -> Check {
+    use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+    use nix::sys::statvfs::{FsFlags, statvfs};
+    const USUAL: &str = "/sys/fs/bpf";
+    // The directory is made when it is needed.
+    let Some(place) = pins.ancestors().find(|place| place.exists()) else {
+        return Check::lacking(uses_bpf, "bpffs", format!("there is no {}", pins.display()), mount());
+    };
+    if !statfs(place).is_ok_and(|it| it.filesystem_type() == BPF_FS_MAGIC) {
+        let found = format!("{} does not lie in a BPF file system", pins.display());
+        let fix = if pins.starts_with(USUAL) { mount() } else { format!("set [agent] pins to a path below {USUAL}") };
+        return Check::lacking(uses_bpf, "bpffs", found, fix);
+    }
+    if statvfs(place).is_ok_and(|it| it.flags().contains(FsFlags::ST_RDONLY)) {
+        let found = format!("the BPF file system of {} is read-only", pins.display());
+        return Check::lacking(uses_bpf, "bpffs", found, format!("mount -o remount,rw {USUAL}"));
+    }
+    Check::good("bpffs", place.display().to_string())
+}
+
+fn mount() -> String {
+    "mount -t bpf bpf /sys/fs/bpf".to_owned()
+}
+
+fn cgroups(config: &Config, on_groups: Needed) -> Vec<Check> {
+    const SHOWN: [(Controller, &str); 5] = [
+        (Controller::Cpu, "cpu"),
+        (Controller::Memory, "memory"),
+        (Controller::Io, "io"),
+        (Controller::Pids, "pids"),
+        (Controller::Cpuset, "cpuset"),
+    ];
+    let tree = match Tree::detect(Path::new("/proc"), &config.agent.cgroup) {
+        Ok(tree) => tree,
+        Err(error) => {
+            let fix = "mount -t cgroup2 cgroup2 /sys/fs/cgroup";
+            return vec![Check::lacking(on_groups, "cgroups", error.to_string(), fix)];
+        }
+    };
+    let found: Vec<String> = SHOWN
+        .iter()
+        .map(|(controller, name)| match tree.version(*controller) {
+            Some(Version::V1) => format!("{name} (v1)"),
+            Some(Version::V2) => name.to_string(),
+            None => format!("no {name}"),
+        })
+        .collect();
+    let place = if tree.unified("").is_some() { "" } else { "no unified hierarchy, which network limits need; " };
+    let found = format!("{place}{}, below {}", found.join(", "), tree.parent());
+    let mut checks = vec![Check::good("cgroups", found)];
+    let lacking = groups::lacking(config);
+    if lacking.is_empty() && on_groups == Needed::Yes {
+        checks.push(Check::good("groups", "all that the config's groups need is there"));
+    }
+    checks.extend(lacking.into_iter().map(|why| {
+        let fix = "boot with systemd.unified_cgroup_hierarchy=1, or take the limit out of the group";
+        Check::missing("groups", why, fix)
+    }));
+    if is_under_systemd() && on_groups == Needed::Yes && !tree.parent().contains("weir-groups.service") {
+        checks.push(Check::limited(
+            "delegation",
+            "systemd has not given a cgroup away to Weir, and may take back what it makes at the root",
+            "systemctl enable --now weir-groups.service",
+        ));
+    }
+    checks
+}
+
+fn is_under_systemd() -> bool {
+    Path::new("/run/systemd/system").exists()
+}
+
+fn control_group() -> Check {
+    match nix::unistd::Group::from_name("weir") {
+        Ok(Some(_)) => Check::good("group weir", "its members may ask the agent (status, limits, top, show)"),
+        _ => Check::limited(
+            "group weir",
+            "there is none: only root may ask the agent",
+            "groupadd --system weir, then usermod -aG weir USER",
+        ),
+    }
+}

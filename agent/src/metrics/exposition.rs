@@ -1,0 +1,387 @@
+//! From the agent's documents to the text.
+
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{CounterVec, Error};
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+
+use super::ledger::Ledger;
+use crate::groups::GroupStatus;
+use crate::stats::{Count, LimitStatus, Status};
+
+/// What the metrics are made from.
+#[derive(Clone, Debug, Default)]
+pub struct Documents {
+    /// Of the agent.
+    pub status: Status,
+    /// Every limit, on packets and on requests.
+    pub limits: Vec<LimitStatus>,
+    /// Every process group.
+    pub groups: Vec<GroupStatus>,
+}
+
+/// Makes the text, and remembers what it told.
+pub struct Exposition {
+    ledger: Ledger,
+    process: Registry,
+}
+
+impl Exposition {
+    /// For this process.
+    ///
+    /// # Errors
+    ///
+    /// When the process' own metrics cannot be had.
+    pub fn new() -> Result<Self, Error> {
+        let process = Registry::new();
+        process.register(Box::new(ProcessCollector::for_self()))?;
+        Ok(Self { ledger: Ledger::default(), process })
+    }
+
+    /// The text.
+    ///
+    /// # Errors
+    ///
+    /// When what is told cannot be written as metrics, which is a fault in Weir.
+    pub fn text(&mut self, documents: &Documents) -> Result<String, Error> {
+        let mut page = Page { registry: Registry::new(), ledger: &mut self.ledger };
+        page.agent(&documents.status)?;
+        page.packets(&documents.status)?;
+        page.limits(&documents.limits)?;
+        page.groups(&documents.groups)?;
+        let mut families = page.registry.gather();
+        families.extend(self.process.gather());
+        self.ledger.end_round();
+        TextEncoder::new().encode_to_string(&families)
+    }
+}
+
+/// One scrape in the making.
+struct Page<'a> {
+    registry: Registry,
+    ledger: &'a mut Ledger,
+}
+
+/// The values of a metric's labels, with its own.
+type Row<'a, T, const LABELS: usize> = ([&'a str; LABELS], T);
+
+/// So many parts of a second are counted; floats would add up what they round.
+const PARTS: f64 = 1e6;
+
+impl Page<'_> {
+    fn series(name: &str, labels: &[&str]) -> String {
+        // No value of a label has this byte: names in a config are printable.
+        format!("{name}\u{1f}{}", labels.join("\u{1f}"))
+    }
+
+    fn counter<'r, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; LABELS],
+        rows: impl IntoIterator<Item = Row<'r, u64, LABELS>>,
+    ) -> Result<(), Error> {
+        let family = IntCounterVec::new(Opts::new(name, help), &labels)?;
+        for (values, now) in rows {
+            let total = self.ledger.total(&Self::series(name, &values), now);
+            family.get_metric_with_label_values(&values)?.inc_by(total);
+        }
+        self.registry.register(Box::new(family))
+    }
+
+    fn seconds<'r, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; LABELS],
+        rows: impl IntoIterator<Item = Row<'r, f64, LABELS>>,
+    ) -> Result<(), Error> {
+        let family = CounterVec::new(Opts::new(name, help), &labels)?;
+        for (values, now) in rows {
+            let total = self.ledger.total(&Self::series(name, &values), (now * PARTS) as u64);
+            family.get_metric_with_label_values(&values)?.inc_by(total as f64 / PARTS);
+        }
+        self.registry.register(Box::new(family))
+    }
+
+    fn gauge<'r, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; LABELS],
+        rows: impl IntoIterator<Item = Row<'r, u64, LABELS>>,
+    ) -> Result<(), Error> {
+        let family = IntGaugeVec::new(Opts::new(name, help), &labels)?;
+        for (values, now) in rows {
+            family.get_metric_with_label_values(&values)?.set(i64::try_from(now).unwrap_or(i64::MAX));
+        }
+        self.registry.register(Box::new(family))
+    }
+
+    fn ratio<'r, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; LABELS],
+        rows: impl IntoIterator<Item = Row<'r, f64, LABELS>>,
+    ) -> Result<(), Error> {
+        let family = GaugeVec::new(Opts::new(name, help), &labels)?;
+        for (values, now) in rows {
+            family.get_metric_with_label_values(&values)?.set(now);
+        }
+        self.registry.register(Box::new(family))
+    }
+
+    fn agent(&mut self, status: &Status) -> Result<(), Error> {
+        self.gauge("weir_build_info", "The agent's version.", ["version"], [([status.version.as_str()], 1)])?;
+        self.gauge("weir_mode_info", "Whether it throttles or only counts.", ["mode"], [([status.mode.as_str()], 1)])?;
+        self.gauge("weir_uptime_seconds", "Since this agent started.", [], [([], status.uptime_seconds)])?;
+        self.gauge(
+            "weir_notes",
+            "What an operator should know: as many notes as agent status tells.",
+            [],
+            [([], status.notes.len() as u64)],
+        )?;
+        let attached: Vec<_> = status.interfaces.iter().map(|on| (on.name.as_str(), on.attach.to_string())).collect();
+        self.gauge(
+            "weir_interface_info",
+            "How an interface is attached.",
+            ["interface", "attach"],
+            attached.iter().map(|(name, attach)| ([*name, attach.as_str()], 1)),
+        )?;
+        if let Some(has_room) = status.has_room {
+            self.gauge(
+                "weir_elastic_has_room",
+                "Whether elastic limits give more than their rate: 1 if the host has room.",
+                [],
+                [([], u64::from(has_room))],
+            )?;
+        }
+        Ok(())
+    }
+
+    fn packets(&mut self, status: &Status) -> Result<(), Error> {
+        let (totals, sources, bypass) = (&status.totals, &status.sources, &status.bypass);
+        self.counter(
+            "weir_packets_total",
+            "All packets, by what became of them.",
+            ["verdict"],
+            [(["passed"], totals.passed_packets), (["throttled"], totals.throttled_packets)],
+        )?;
+        self.counter(
+            "weir_bytes_total",
+            "Their bytes.",
+            ["verdict"],
+            [(["passed"], totals.passed_bytes), (["throttled"], totals.throttled_bytes)],
+        )?;
+        self.counter(
+            "weir_bypass_packets_total",
+            "Packets that came to no limit: malformed and banned ones are refused, all others pass.",
+            ["reason"],
+            [
+                (["unlimited"], bypass.unlimited),
+                (["not_ip"], bypass.not_ip),
+                (["essential"], bypass.essential),
+                (["never_limit"], bypass.never_limit),
+                (["malformed"], bypass.malformed),
+                (["banned"], bypass.banned),
+            ],
+        )?;
+        self.gauge("weir_bans", "Prefixes that are banned.", [], [([], status.bans)])?;
+        self.gauge(
+            "weir_sources_tracked",
+            "Keys whose allowance is not whole at this moment, of all limits together.",
+            [],
+            [([], sources.tracked)],
+        )?;
+        self.gauge("weir_sources_capacity", "Keys there is room for.", [], [([], sources.capacity)])?;
+        self.counter(
+            "weir_sources_evicted_total",
+            "Keys that gave way to others that were as busy.",
+            [],
+            [([], sources.evicted)],
+        )?;
+        self.counter(
+            "weir_sources_full_packets_total",
+            "Packets of new keys that found no room, by what on_full made of them.",
+            ["outcome"],
+            [
+                (["passed"], sources.full_passed),
+                (["throttled"], sources.full_throttled),
+                (["shared"], sources.full_shared),
+            ],
+        )?;
+        self.counter(
+            "weir_contended_packets_total",
+            "Packets refused since other CPUs kept changing their state.",
+            [],
+            [([], sources.contended)],
+        )
+    }
+
+    fn limits(&mut self, limits: &[LimitStatus]) -> Result<(), Error> {
+        let on_packets = || limits.iter().filter(|limit| !is_on_requests(limit));
+        let on_requests = || limits.iter().filter(|limit| is_on_requests(limit));
+        self.gauge(
+            "weir_limit_info",
+            "A limit as its config defines it.",
+            ["limit", "direction", "key", "unit", "algorithm", "rate"],
+            limits.iter().map(|limit| {
+                let it = &limit.definition;
+                let labels: [&str; 6] = [&it.name, &it.direction, &it.key, &it.unit, &it.algorithm, &it.rate];
+                (labels, 1)
+            }),
+        )?;
+        self.counter(
+            "weir_limit_packets_total",
+            "Packets by a limit's verdict. Those that were over it, or would have been throttled, are among the passed too.",
+            ["limit", "verdict"],
+            on_packets().flat_map(|limit| verdicts(limit, |count| count.packets)),
+        )?;
+        self.counter(
+            "weir_limit_bytes_total",
+            "Their bytes.",
+            ["limit", "verdict"],
+            on_packets().flat_map(|limit| verdicts(limit, |count| count.bytes)),
+        )?;
+        self.gauge(
+            "weir_limit_keys",
+            "Keys whose allowance under a limit is not whole at this moment.",
+            ["limit"],
+            limits.iter().map(|limit| ([limit.definition.name.as_str()], limit.keys)),
+        )?;
+        self.counter(
+            "weir_decisions_total",
+            "Decisions that applications asked for, by their outcome.",
+            ["limit", "verdict"],
+            on_requests().flat_map(|limit| {
+                let name = limit.definition.name.as_str();
+                [
+                    ([name, "allowed"], limit.passed.packets),
+                    ([name, "refused"], limit.throttled.packets),
+                    ([name, "would_refuse"], limit.would_throttle.packets),
+                ]
+            }),
+        )
+    }
+
+    fn groups(&mut self, groups: &[GroupStatus]) -> Result<(), Error> {
+        fn each<T: Copy>(groups: &[GroupStatus], value: impl Fn(&GroupStatus) -> T) -> Vec<Row<'_, T, 1>> {
+            groups.iter().map(|group| ([group.name.as_str()], value(group))).collect()
+        }
+        let known = |value: fn(&GroupStatus) -> Option<u64>| {
+            groups.iter().filter_map(move |group| Some(([group.name.as_str()], value(group)?)))
+        };
+        self.gauge(
+            "weir_group_processes",
+            "Processes and threads of a group.",
+            ["group"],
+            each(groups, |group| group.pids_current),
+        )?;
+        self.gauge(
+            "weir_group_frozen",
+            "1 while a group is frozen.",
+            ["group"],
+            each(groups, |group| u64::from(group.frozen)),
+        )?;
+        self.gauge(
+            "weir_group_notes",
+            "What is not as the config wants it: as many notes as agent groups tells.",
+            ["group"],
+            each(groups, |group| group.notes.len() as u64),
+        )?;
+        self.seconds(
+            "weir_group_cpu_seconds_total",
+            "CPU time that a group used.",
+            ["group"],
+            each(groups, |group| group.cpu.usage_seconds),
+        )?;
+        self.seconds(
+            "weir_group_cpu_throttled_seconds_total",
+            "Time for which a group was held back by its CPU limit.",
+            ["group"],
+            each(groups, |group| group.cpu.throttled_seconds),
+        )?;
+        self.ratio(
+            "weir_group_cpu_max_ratio",
+            "The CPU limit in force at this moment: 1 is one CPU.",
+            ["group"],
+            groups.iter().filter_map(|group| Some(([group.name.as_str()], group.cpu.max_percent? / 100.0))),
+        )?;
+        self.gauge(
+            "weir_group_memory_bytes",
+            "Memory that a group uses.",
+            ["group"],
+            each(groups, |group| group.memory.current_bytes),
+        )?;
+        self.gauge(
+            "weir_group_memory_high_bytes",
+            "Its soft limit.",
+            ["group"],
+            known(|group| group.memory.high_bytes),
+        )?;
+        self.gauge("weir_group_memory_max_bytes", "Its hard limit.", ["group"], known(|group| group.memory.max_bytes))?;
+        self.counter(
+            "weir_group_oom_kills_total",
+            "Processes killed at the hard limit.",
+            ["group"],
+            each(groups, |group| group.memory.oom_kills),
+        )?;
+        self.counter(
+            "weir_group_io_bytes_total",
+            "Read from and written to a disk by a group.",
+            ["group", "device", "operation"],
+            groups.iter().flat_map(|group| {
+                group.io.iter().flat_map(|io| {
+                    let labels = |operation| [group.name.as_str(), io.device.as_str(), operation];
+                    [(labels("read"), io.read_bytes), (labels("write"), io.write_bytes)]
+                })
+            }),
+        )?;
+        self.counter(
+            "weir_group_network_bytes_total",
+            "Bytes that a group's network limits let through.",
+            ["group", "direction"],
+            groups.iter().flat_map(|group| {
+                let labels = |direction| [group.name.as_str(), direction];
+                [(labels("egress"), group.network.egress_bytes), (labels("ingress"), group.network.ingress_bytes)]
+            }),
+        )?;
+        self.counter(
+            "weir_group_network_throttled_packets_total",
+            "Packets that a group's network limits refused.",
+            ["group", "direction"],
+            groups.iter().flat_map(|group| {
+                let labels = |direction| [group.name.as_str(), direction];
+                [
+                    (labels("egress"), group.network.egress_throttled_packets),
+                    (labels("ingress"), group.network.ingress_throttled_packets),
+                ]
+            }),
+        )?;
+        self.ratio(
+            "weir_group_pressure_ratio",
+            "Share of the last ten seconds in which some process of a group waited for a resource.",
+            ["group", "resource"],
+            groups.iter().flat_map(|group| {
+                let it = &group.pressure;
+                [("cpu", it.cpu), ("memory", it.memory), ("io", it.io)]
+                    .into_iter()
+                    .filter_map(|(resource, percent)| Some(([group.name.as_str(), resource], percent? / 100.0)))
+            }),
+        )
+    }
+}
+
+fn is_on_requests(limit: &LimitStatus) -> bool {
+    limit.definition.direction == "request"
+}
+
+fn verdicts(limit: &LimitStatus, of: fn(&Count) -> u64) -> [Row<'_, u64, 2>; 4] {
+    let name = limit.definition.name.as_str();
+    [
+        ([name, "passed"], of(&limit.passed)),
+        ([name, "throttled"], of(&limit.throttled)),
+        ([name, "would_throttle"], of(&limit.would_throttle)),
+        ([name, "over"], of(&limit.over)),
+    ]
+}

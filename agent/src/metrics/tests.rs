@@ -1,0 +1,165 @@
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Documents, Exporter, Exposition};
+use crate::control::{Handler, Request};
+use crate::datapath::AttachMode;
+use crate::groups::GroupStatus;
+use crate::stats::{Count, InterfaceStatus, LimitDefinition, LimitStatus, Status};
+
+fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
+    let definition = LimitDefinition {
+        name: name.to_owned(),
+        direction: direction.to_owned(),
+        key: "source".to_owned(),
+        unit: "packets".to_owned(),
+        algorithm: "token-bucket".to_owned(),
+        rate: "10/s".to_owned(),
+        burst: 10,
+        cluster: false,
+    };
+    let count = Count { packets, bytes: 100 * packets };
+    LimitStatus { definition, passed: count, throttled: count, would_throttle: count, over: count, keys: 2 }
+}
+
+fn documents(packets: u64) -> Documents {
+    let mut status = Status { version: "1.2.3".to_owned(), mode: "enforce".to_owned(), ..Status::default() };
+    status.totals.passed_packets = packets;
+    status.interfaces.push(InterfaceStatus { name: "eth0".to_owned(), attach: AttachMode::Native });
+    let group = GroupStatus { name: "batch".to_owned(), ..GroupStatus::default() };
+    Documents {
+        status,
+        limits: vec![limit("a \"quoted\" one\\", "ingress", packets), limit("credits", "request", packets)],
+        groups: vec![group],
+    }
+}
+
+/// A sample of this name with these labels.
+fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let lines = text.lines().map(|line| Ok(line.to_owned()));
+    let scrape = prometheus_parse::Scrape::parse(lines).unwrap();
+    let sample = scrape.samples.into_iter().find(|sample| {
+        sample.metric == name && labels.iter().all(|(label, value)| sample.labels.get(label) == Some(value))
+    })?;
+    match sample.value {
+        prometheus_parse::Value::Counter(value)
+        | prometheus_parse::Value::Gauge(value)
+        | prometheus_parse::Value::Untyped(value) => Some(value),
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+#[test]
+fn the_text_is_what_a_parser_of_the_format_reads() {
+    let text = Exposition::new().unwrap().text(&documents(7)).unwrap();
+    let lines = text.lines().map(|line| Ok(line.to_owned()));
+    let scrape = prometheus_parse::Scrape::parse(lines).unwrap();
+    assert_eq!(scrape.samples.len(), text.lines().filter(|line| !line.starts_with('#')).count(), "{text}");
+    for sample in &scrape.samples {
+        let is_counter = matches!(sample.value, prometheus_parse::Value::Counter(_));
+        assert_eq!(is_counter, sample.metric.ends_with("_total"), "{} is {:?}", sample.metric, sample.value);
+        assert!(scrape.docs.contains_key(&sample.metric), "{} is not explained", sample.metric);
+        let ours = sample.metric.starts_with("weir_");
+        assert!(ours || sample.metric.starts_with("process_"), "{}", sample.metric);
+    }
+    assert_eq!(value(&text, "weir_packets_total", &[("verdict", "passed")]), Some(7.0));
+    assert_eq!(value(&text, "weir_limit_bytes_total", &[("verdict", "throttled")]), Some(700.0));
+    assert_eq!(value(&text, "weir_decisions_total", &[("limit", "credits"), ("verdict", "refused")]), Some(7.0));
+    // What applications ask about counts no packets.
+    assert_eq!(value(&text, "weir_limit_packets_total", &[("limit", "credits")]), None);
+    assert!(text.contains(r#"limit="a \"quoted\" one\\""#), "{text}");
+}
+
+#[test]
+fn counters_go_on_when_what_they_are_read_from_begins_anew() {
+    let mut exposition = Exposition::new().unwrap();
+    let mut told = |packets| {
+        let text = exposition.text(&documents(packets)).unwrap();
+        value(&text, "weir_limit_packets_total", &[("verdict", "passed")]).unwrap()
+    };
+    assert_eq!([told(7), told(9), told(2), told(3)], [7.0, 9.0, 11.0, 12.0]);
+}
+
+/// Answers with ever more packets.
+#[derive(Default)]
+struct Busy {
+    packets: AtomicU64,
+}
+
+impl Handler for Busy {
+    fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
+        let documents = documents(self.packets.fetch_add(1, Ordering::Relaxed));
+        let document = match request {
+            Request::Status => serde_json::to_value(documents.status),
+            Request::Limits => serde_json::to_value(documents.limits),
+            Request::Groups => serde_json::to_value(documents.groups),
+            other => return Err(format!("{other:?} is not asked for")),
+        };
+        document.map_err(|error| error.to_string())
+    }
+}
+
+fn exchange(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n"))
+}
+
+#[test]
+fn a_scraper_is_answered_and_a_wrong_request_told_what_is_right() {
+    let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = exporter.address();
+    exporter.start(Arc::new(Busy::default())).unwrap();
+    let page = get(address, "/metrics");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("text/plain; version=0.0.4"), "{page}");
+    assert!(page.contains("\nweir_build_info{version=\"1.2.3\"} 1\n"), "{page}");
+    assert!(get(address, "/").starts_with("HTTP/1.1 404"));
+    assert!(
+        exchange(address, "POST /metrics HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .starts_with("HTTP/1.1 405")
+    );
+    assert!(exchange(address, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+}
+
+#[test]
+fn scrapers_that_hang_hold_up_nobody() {
+    let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = exporter.address();
+    exporter.start(Arc::new(Busy::default())).unwrap();
+    // More than there are places for: some say nothing, some half a request, some never read what they asked for.
+    let hung: Vec<TcpStream> = (0..90)
+        .map(|nth| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            match nth % 3 {
+                0 => {}
+                1 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:").unwrap(),
+                _ => stream.write_all("GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n".repeat(100).as_bytes()).unwrap(),
+            }
+            stream
+        })
+        .collect();
+    let started = Instant::now();
+    assert!(get(address, "/metrics").contains("weir_build_info"));
+    // They are given up after their time, not waited for; the rest is for a machine that is busy.
+    assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
+    drop(hung);
+}
+
+#[test]
+fn a_port_that_is_taken_is_told() {
+    let first = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let said = Exporter::bind(first.address()).unwrap_err().to_string();
+    assert!(said.contains(&first.address().to_string()) && said.contains("another program listens there"), "{said}");
+    let said = Exporter::bind("192.0.2.1:9464".parse().unwrap()).unwrap_err().to_string();
+    assert!(said.contains("is not this host's"), "{said}");
+}

@@ -1,0 +1,299 @@
+//! What is on the screen, and what a key changes: without a terminal, a socket or a clock of its own.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::config::prefix;
+use crate::stats::{MOST_SOURCES, Sort, View, ViewQuery};
+
+/// What a key asks of whoever runs the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing that is seen.
+    Nothing,
+    /// Draw again.
+    Redraw,
+    /// End.
+    Quit,
+}
+
+/// What keys mean at the moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Typing {
+    /// Commands.
+    #[default]
+    Commands,
+    /// The prefix to filter by, as far as it is typed, and what is wrong with it.
+    Filter {
+        /// So far.
+        text: String,
+        /// Why it was not taken.
+        wrong: Option<String>,
+    },
+    /// Any key takes the help away.
+    Help,
+}
+
+/// Whether what is shown changes by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Motion {
+    /// Once a second.
+    #[default]
+    Live,
+    /// It stands still.
+    Paused,
+}
+
+/// What passed and was refused of a limit, in its units a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Flow {
+    /// Let through.
+    pub passed: f64,
+    /// Refused, or would have been.
+    pub throttled: f64,
+}
+
+/// The state of the view.
+#[derive(Debug, Default)]
+pub struct App {
+    view: Option<View>,
+    flows: HashMap<String, Flow>,
+    cpu: HashMap<String, f64>,
+    sort: Sort,
+    within: Option<String>,
+    typing: Typing,
+    motion: Motion,
+    trouble: Option<String>,
+    scroll: usize,
+    asked_at: Option<Instant>,
+    is_waiting: bool,
+    /// Asked for by a key: it is shown even while all stands still.
+    is_wanted: bool,
+}
+
+impl App {
+    /// What to ask the agent for.
+    #[must_use]
+    pub fn query(&self) -> ViewQuery {
+        ViewQuery { sort: self.sort, within: self.within.clone(), most: MOST_SOURCES }
+    }
+
+    /// Whether to ask the agent now: once a `period`, and at once when a key changed what is asked for.
+    #[must_use]
+    pub fn is_due(&self, now: Instant, period: Duration) -> bool {
+        if self.is_waiting {
+            return false;
+        }
+        let is_time = self.asked_at.is_none_or(|asked| now.duration_since(asked) >= period);
+        self.is_wanted || (is_time && self.motion == Motion::Live)
+    }
+
+    /// The agent was asked.
+    pub fn asked(&mut self, now: Instant) {
+        self.asked_at = Some(now);
+        self.is_waiting = true;
+    }
+
+    /// An answer has come, or why there is none.
+    pub fn arrived(&mut self, answer: Result<View, String>) {
+        self.is_waiting = false;
+        match answer {
+            Ok(view) => {
+                self.trouble = None;
+                // What was asked for before the pause is not to move what stands still.
+                if self.motion == Motion::Live || std::mem::take(&mut self.is_wanted) {
+                    self.is_wanted = false;
+                    self.show(view);
+                }
+            }
+            Err(reason) => {
+                self.is_wanted = false;
+                self.trouble = Some(reason);
+            }
+        }
+    }
+
+    fn show(&mut self, view: View) {
+        self.flows.clear();
+        self.cpu.clear();
+        if let Some(before) = &self.view {
+            let seconds = view.at_seconds - before.at_seconds;
+            if seconds > 0.0 {
+                let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+                for limit in &view.limits {
+                    let name = &limit.definition.name;
+                    let Some(old) = before.limits.iter().find(|old| old.definition.name == *name) else { continue };
+                    let of = |count: crate::stats::Count| {
+                        if limit.definition.unit == "bytes" { count.bytes } else { count.packets }
+                    };
+                    let flow = Flow {
+                        passed: rate(of(limit.passed), of(old.passed)),
+                        throttled: rate(of(limit.throttled), of(old.throttled))
+                            + rate(of(limit.would_throttle), of(old.would_throttle)),
+                    };
+                    self.flows.insert(name.clone(), flow);
+                }
+                for group in &view.groups {
+                    let Some(old) = before.groups.iter().find(|old| old.name == group.name) else { continue };
+                    let used = (group.cpu.usage_seconds - old.cpu.usage_seconds).max(0.0);
+                    self.cpu.insert(group.name.clone(), 100.0 * used / seconds);
+                }
+            }
+        }
+        self.scroll = self.scroll.min(view.sources.len().saturating_sub(1));
+        self.view = Some(view);
+    }
+
+    /// A key was typed.
+    pub fn typed(&mut self, key: KeyEvent) -> Effect {
+        if key.kind == KeyEventKind::Release {
+            return Effect::Nothing;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if key.code == KeyCode::Char('c') { Effect::Quit } else { Effect::Nothing };
+        }
+        match &mut self.typing {
+            Typing::Commands => self.command(key.code),
+            Typing::Help => {
+                self.typing = Typing::Commands;
+                Effect::Redraw
+            }
+            Typing::Filter { text, wrong } => {
+                *wrong = None;
+                match key.code {
+                    KeyCode::Char(letter) if !letter.is_control() && text.len() < 64 => text.push(letter),
+                    KeyCode::Backspace => drop(text.pop()),
+                    KeyCode::Esc => self.typing = Typing::Commands,
+                    KeyCode::Enter => self.take_filter(),
+                    _ => {}
+                }
+                Effect::Redraw
+            }
+        }
+    }
+
+    fn command(&mut self, key: KeyCode) -> Effect {
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return Effect::Quit,
+            KeyCode::Char('s') => self.sort_by(next(self.sort)),
+            KeyCode::Char('t') => self.sort_by(Sort::ThrottledRate),
+            KeyCode::Char('b') => self.sort_by(Sort::PassedRate),
+            KeyCode::Char('T') => self.sort_by(Sort::Throttled),
+            KeyCode::Char('B') => self.sort_by(Sort::Passed),
+            KeyCode::Char('/' | 'f') => {
+                self.typing = Typing::Filter { text: self.within.clone().unwrap_or_default(), wrong: None };
+            }
+            KeyCode::Char('c') => self.filter(None),
+            KeyCode::Char('p' | ' ') => {
+                self.motion = match self.motion {
+                    Motion::Live => Motion::Paused,
+                    Motion::Paused => Motion::Live,
+                };
+            }
+            KeyCode::Char('?' | 'h') => self.typing = Typing::Help,
+            KeyCode::Down | KeyCode::Char('j') => self.scroll_to(self.scroll + 1),
+            KeyCode::Up | KeyCode::Char('k') => self.scroll_to(self.scroll.saturating_sub(1)),
+            KeyCode::PageDown => self.scroll_to(self.scroll + 10),
+            KeyCode::PageUp => self.scroll_to(self.scroll.saturating_sub(10)),
+            KeyCode::Home => self.scroll_to(0),
+            KeyCode::End => self.scroll_to(usize::MAX),
+            _ => return Effect::Nothing,
+        }
+        Effect::Redraw
+    }
+
+    fn sort_by(&mut self, sort: Sort) {
+        self.sort = sort;
+        self.scroll = 0;
+        self.is_wanted = true;
+    }
+
+    fn filter(&mut self, within: Option<String>) {
+        self.within = within;
+        self.scroll = 0;
+        self.is_wanted = true;
+    }
+
+    fn take_filter(&mut self) {
+        let Typing::Filter { text, wrong } = &mut self.typing else { return };
+        let typed = text.trim().to_owned();
+        if !typed.is_empty()
+            && let Err(why) = prefix::parse(&typed)
+        {
+            *wrong = Some(format!("{}: {}", why.message, why.help));
+            return;
+        }
+        self.typing = Typing::Commands;
+        self.filter((!typed.is_empty()).then_some(typed));
+    }
+
+    fn scroll_to(&mut self, line: usize) {
+        let lines = self.view.as_ref().map_or(0, |view| view.sources.len());
+        self.scroll = line.min(lines.saturating_sub(1));
+    }
+
+    /// The document that is shown.
+    #[must_use]
+    pub fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+
+    /// What flows through a limit; `None` until it has been looked at twice.
+    #[must_use]
+    pub fn flow(&self, limit: &str) -> Option<Flow> {
+        self.flows.get(limit).copied()
+    }
+
+    /// Percent of one CPU that a group uses; `None` until it has been looked at twice.
+    #[must_use]
+    pub fn cpu(&self, group: &str) -> Option<f64> {
+        self.cpu.get(group).copied()
+    }
+
+    /// Which sources come first.
+    #[must_use]
+    pub const fn sort(&self) -> Sort {
+        self.sort
+    }
+
+    /// The prefix that sources are filtered by.
+    #[must_use]
+    pub fn within(&self) -> Option<&str> {
+        self.within.as_deref()
+    }
+
+    /// What keys mean.
+    #[must_use]
+    pub const fn typing(&self) -> &Typing {
+        &self.typing
+    }
+
+    /// Whether it changes by itself.
+    #[must_use]
+    pub const fn motion(&self) -> Motion {
+        self.motion
+    }
+
+    /// Why there is nothing new.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// The first source to show.
+    #[must_use]
+    pub const fn scroll(&self) -> usize {
+        self.scroll
+    }
+}
+
+fn next(sort: Sort) -> Sort {
+    match sort {
+        Sort::ThrottledRate => Sort::PassedRate,
+        Sort::PassedRate => Sort::Throttled,
+        Sort::Throttled => Sort::Passed,
+        Sort::Passed => Sort::ThrottledRate,
+    }
+}

@@ -1,0 +1,262 @@
+//! The screen, made of what is known.
+
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
+
+use super::app::{App, Motion, Typing};
+use crate::groups::GroupStatus;
+use crate::stats::{LimitStatus, Sort, SourceLoad, View};
+
+/// Whether there is colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Theme {
+    /// There is.
+    Colour,
+    /// Bold and reversed only.
+    Plain,
+}
+
+impl Theme {
+    /// As NO_COLOR says (no-color.org): set to anything but nothing.
+    #[must_use]
+    pub fn of_environment() -> Self {
+        if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) { Self::Plain } else { Self::Colour }
+    }
+
+    fn style(self, colour: Color) -> Style {
+        match self {
+            Self::Colour => Style::new().fg(colour),
+            Self::Plain => Style::new(),
+        }
+    }
+}
+
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
+const HELP: &str = "\
+ t  throttled now first      T  throttled in all first
+ b  busiest now first        B  busiest in all first
+ s  the next order           arrows, PgUp, PgDn, Home, End  scroll
+ /  only sources in a prefix (10.0.0.0/8, 2001:db8::1)   c  all
+ p  pause and go on          q, Esc, Ctrl-C  quit
+
+ Of a limit, LOAD is what passes of what its keys are allowed.
+ A source is known once it was refused, or has passed 64 packets.";
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme) {
+    let area = frame.area();
+    let Some(view) = app.view() else { return };
+    // Sources have what the others leave, and never less than half.
+    let room = usize::from(area.height.saturating_sub(4)) / 2;
+    let groups = if view.groups.is_empty() { 0 } else { 1 + view.groups.len().min(room / 3) };
+    let limits = if view.limits.is_empty() { 0 } else { 1 + view.limits.len().min(room.saturating_sub(groups + 1)) };
+    let heights = [2, limits as u16, groups as u16].map(Constraint::Length);
+    let [head, limits, groups, sources, foot] =
+        Layout::vertical([heights[0], heights[1], heights[2], Constraint::Min(2), Constraint::Length(1)]).areas(area);
+    frame.render_widget(Paragraph::new(heading(app, view, theme)), head);
+    frame.render_widget(limit_table(app, view, usize::from(limits.height), theme), limits);
+    frame.render_widget(group_table(app, view, usize::from(groups.height)), groups);
+    frame.render_widget(source_table(app, view, theme), sources);
+    frame.render_widget(footing(app, theme), foot);
+    if *app.typing() == Typing::Help {
+        help(frame, area);
+    }
+}
+
+fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
+    let status = &view.status;
+    let interfaces: Vec<String> = status.interfaces.iter().map(|on| format!("{} ({})", on.name, on.attach)).collect();
+    let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
+    let mut first =
+        vec![Span::styled("weir", BOLD), format!("  {}  {}  up {uptime}", status.mode, interfaces.join(", ")).into()];
+    if app.motion() == Motion::Paused {
+        first.insert(1, Span::styled("  PAUSED", theme.style(Color::Yellow).patch(BOLD)));
+    }
+    let second = match app.trouble() {
+        Some(trouble) => {
+            Line::styled(format!("NO ANSWER, trying on: {trouble}"), theme.style(Color::Red).patch(REVERSED))
+        }
+        None => {
+            let (sources, totals) = (&status.sources, &status.totals);
+            Line::from(format!(
+                "passed {}  throttled {}  sources {} of {}  evicted {}  bans {}",
+                compact(totals.passed_packets as f64),
+                compact(totals.throttled_packets as f64),
+                compact(sources.tracked as f64),
+                compact(sources.capacity as f64),
+                compact(sources.evicted as f64),
+                compact(status.bans as f64),
+            ))
+        }
+    };
+    Text::from(vec![Line::from(first), second])
+}
+
+/// A table whose columns from `numbers` on are numbers.
+fn table<'r>(heading: &[&'static str], widths: &[u16], numbers: usize, rows: Vec<Vec<Cell<'r>>>) -> Table<'r> {
+    let aligned = |nth: usize, text: &'static str| {
+        let line = Line::from(text);
+        Cell::from(if nth >= numbers { line.alignment(Alignment::Right) } else { line })
+    };
+    let heading = heading.iter().enumerate().map(|(nth, text)| aligned(nth, text));
+    // The first column has what the others leave.
+    let first = std::iter::once(Constraint::Min(widths[0]));
+    let widths = first.chain(widths[1..].iter().map(|width| Constraint::Length(*width)));
+    Table::new(rows.into_iter().map(Row::new), widths).header(Row::new(heading).style(REVERSED)).column_spacing(1)
+}
+
+fn number<'r>(text: String) -> Cell<'r> {
+    Cell::from(Line::from(text).alignment(Alignment::Right))
+}
+
+fn limit_table<'v>(app: &App, view: &'v View, height: usize, theme: Theme) -> Table<'v> {
+    let shown = height.saturating_sub(1);
+    let hidden = view.limits.len().saturating_sub(shown);
+    let mut rows: Vec<Vec<Cell<'v>>> = view.limits.iter().map(|limit| limit_row(app, view, limit, theme)).collect();
+    if hidden > 0 && shown > 0 {
+        // Those of which most is refused are what one looks for.
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        let refused = |nth: &usize| app.flow(&view.limits[*nth].definition.name).unwrap_or_default().throttled;
+        order.sort_by(|a, b| refused(b).total_cmp(&refused(a)));
+        order.truncate(shown - 1);
+        rows = order.into_iter().map(|nth| limit_row(app, view, &view.limits[nth], theme)).collect();
+        rows.push(vec![Cell::from(format!("and {} more", hidden + 1))]);
+    }
+    table(&["LIMIT", "RATE", "KEYS", "PASSED/s", "THROTTLED/s", "LOAD"], &[14, 18, 7, 9, 11, 13], 2, rows)
+}
+
+fn limit_row<'v>(app: &App, view: &View, limit: &'v LimitStatus, theme: Theme) -> Vec<Cell<'v>> {
+    let definition = &limit.definition;
+    let flow = app.flow(&definition.name);
+    let throttled = flow.map(|flow| flow.throttled);
+    let allowed = view.allowed_per_second.get(&definition.name).map(|rate| rate * limit.keys.max(1) as f64);
+    let load = flow.zip(allowed).filter(|(_, allowed)| *allowed > 0.0).map(|(flow, allowed)| flow.passed / allowed);
+    vec![
+        Cell::from(definition.name.as_str()),
+        Cell::from(format!("{} {}", definition.rate, definition.unit)),
+        number(compact(limit.keys as f64)),
+        number(rate(flow.map(|flow| flow.passed))),
+        number(rate(throttled)).style(alarm(throttled, theme)),
+        number(load.map_or_else(|| "-".to_owned(), bar)),
+    ]
+}
+
+fn group_table<'v>(app: &App, view: &'v View, height: usize) -> Table<'v> {
+    let rows = view.groups.iter().take(height.saturating_sub(1)).map(|group| group_row(app, group)).collect();
+    table(&["GROUP", "PROCESSES", "CPU", "MEMORY", "HELD BACK", "PRESSURE"], &[14, 9, 13, 18, 10, 9], 1, rows)
+}
+
+fn group_row<'v>(app: &App, group: &'v GroupStatus) -> Vec<Cell<'v>> {
+    let percent = |value: f64| format!("{value:.0}%");
+    let cpu = app.cpu(&group.name).map_or_else(|| "-".to_owned(), percent);
+    let of = |used: String, most: Option<String>| most.map_or_else(|| used.clone(), |most| format!("{used} of {most}"));
+    vec![
+        Cell::from(if group.frozen { format!("{} (frozen)", group.name) } else { group.name.clone() }),
+        number(group.pids.len().to_string()),
+        number(of(cpu, group.cpu.max_percent.map(percent))),
+        number(of(bytes(group.memory.current_bytes), group.memory.max_bytes.map(bytes))),
+        number(format!("{:.1} s", group.cpu.throttled_seconds)),
+        number(group.pressure.cpu.map_or_else(|| "-".to_owned(), percent)),
+    ]
+}
+
+fn source_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
+    let is_observing = view.status.mode == "observe";
+    let rows = view.sources.iter().skip(app.scroll()).map(|source| source_row(source, theme)).collect();
+    let heading = if is_observing {
+        ["SOURCE", "LIMIT", "PASSED/s", "WOULD THR/s", "PASSED", "WOULD THR"]
+    } else {
+        ["SOURCE", "LIMIT", "PASSED/s", "THROTTLED/s", "PASSED", "THROTTLED"]
+    };
+    table(&heading, &[16, 14, 9, 11, 9, 9], 2, rows)
+}
+
+fn source_row<'v>(source: &'v SourceLoad, theme: Theme) -> Vec<Cell<'v>> {
+    let row = &source.row;
+    let throttled = row.throttled_packets + source.would_throttle_packets;
+    vec![
+        Cell::from(row.source.as_str()),
+        Cell::from(row.limit.as_str()),
+        number(rate(source.passed_per_second)),
+        number(rate(source.throttled_per_second)).style(alarm(source.throttled_per_second, theme)),
+        number(compact(row.passed_packets as f64)),
+        number(compact(throttled as f64)),
+    ]
+}
+
+fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
+    match app.typing() {
+        Typing::Filter { text, wrong: None } => {
+            Paragraph::new(format!("only sources in: {text}_   (Enter takes it, nothing means all, Esc leaves)"))
+        }
+        Typing::Filter { text, wrong: Some(wrong) } => {
+            Paragraph::new(format!("only sources in: {text}_   {wrong}")).style(theme.style(Color::Red))
+        }
+        Typing::Commands | Typing::Help => {
+            let order = match app.sort() {
+                Sort::ThrottledRate => "throttled/s",
+                Sort::PassedRate => "passed/s",
+                Sort::Throttled => "throttled",
+                Sort::Passed => "passed",
+            };
+            let matching = app.view().map_or(0, |view| view.matching);
+            let matching = compact(matching as f64);
+            let what = match app.within() {
+                Some(within) => format!("{matching} in {within}"),
+                None => format!("{matching} sources"),
+            };
+            Paragraph::new(format!("q quit  s sort  / filter  p pause  ? help   by {order}: {what}")).style(REVERSED)
+        }
+    }
+}
+
+fn help(frame: &mut Frame<'_>, area: Rect) {
+    let lines = HELP.lines().count() as u16;
+    let (width, height) = (70.min(area.width), (lines + 2).min(area.height));
+    let middle = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, middle);
+    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys ")), middle);
+}
+
+/// Something is being refused.
+fn alarm(throttled: Option<f64>, theme: Theme) -> Style {
+    if throttled.is_some_and(|rate| rate > 0.0) { theme.style(Color::Red).patch(BOLD) } else { Style::new() }
+}
+
+fn rate(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), compact)
+}
+
+/// A number in five characters or so.
+fn compact(value: f64) -> String {
+    match value {
+        value if value < 0.05 => "0".to_owned(),
+        value if value < 9.95 && value.fract() > 0.0 => format!("{value:.1}"),
+        value if value < 99_999.5 => format!("{value:.0}"),
+        value if value < 999_950.0 => format!("{:.0}k", value / 1e3),
+        value if value < 999_950_000.0 => format!("{:.1}M", value / 1e6),
+        value => format!("{:.1}G", value / 1e9),
+    }
+}
+
+fn bytes(value: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = value as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{value:.0} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A share as a bar and a number; more than all of it where classes are allowed more.
+fn bar(share: f64) -> String {
+    const CELLS: usize = 8;
+    let filled = ((share * CELLS as f64).round() as usize).min(CELLS);
+    format!("{}{} {:>3.0}%", "#".repeat(filled), ".".repeat(CELLS - filled), (share * 100.0).min(999.0))
+}

@@ -1,0 +1,288 @@
+//! Screens of documents as the agent gives them, and what keys do.
+
+use std::time::{Duration, Instant};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::style::Color;
+use serde_json::json;
+
+use super::app::{Motion, Typing};
+use super::{App, Effect, Theme, draw};
+use crate::stats::{Sort, View};
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// A document as it comes through the socket, `seconds` after the first.
+fn view(seconds: u64, sources: usize) -> View {
+    let count = |packets: u64| json!({"packets": packets, "bytes": packets * 100});
+    let limit = |name: &str, unit: &str, passed: u64, throttled: u64| {
+        json!({"name": name, "direction": "ingress", "key": "source", "unit": unit, "algorithm": "token-bucket",
+            "rate": "1000/s", "burst": 100, "passed": count(passed), "throttled": count(throttled),
+            "would_throttle": count(0), "over": count(0), "keys": 2})
+    };
+    let source = |nth: usize| {
+        json!({"source": format!("10.77.{}.{}", nth / 256, nth % 256), "limit": "packets", "passed_packets": 1_000 + seconds,
+            "throttled_packets": 5_000_000, "would_throttle_packets": 0, "passed_per_second": 1_000.0,
+            "throttled_per_second": if nth == 0 { 12_345.6 } else { 0.0 }})
+    };
+    let document = json!({
+        "at_seconds": 100.0 + seconds as f64,
+        "status": {"version": "0.1.0", "mode": "enforce", "uptime_seconds": 61, "config": "limits.toml",
+            "interfaces": [{"name": "weir0", "attach": "native"}],
+            "totals": {"passed_packets": 1_000 * seconds, "passed_bytes": 1, "throttled_packets": 7, "throttled_bytes": 1},
+            "sources": {"tracked": 1_000_000, "capacity": 1_000_000, "evicted": 3, "full_passed": 0,
+                "full_throttled": 0, "full_shared": 0, "contended": 0},
+            "bypass": {"unlimited": 0, "not_ip": 0, "essential": 0, "never_limit": 0, "malformed": 0, "banned": 0},
+            "bans": 2, "has_room": null, "groups": ["batch"], "notes": []},
+        "limits": [limit("packets", "packets", 1_000 * seconds, 500 * seconds), limit("traffic", "bytes", 10 * seconds, 0)],
+        "allowed_per_second": {"packets": 1_000.0, "traffic": 1_000.0},
+        "sources": (0..sources).map(source).collect::<Vec<_>>(),
+        "matching": sources, "remembered": 16_384,
+        "groups": [{"name": "batch", "cgroup": "/weir/batch", "pids": [1, 2, 3], "limits": [], "frozen": false,
+            "cpu": {"usage_seconds": 0.5 * seconds as f64, "throttled_seconds": 1.5, "max_percent": 150.0},
+            "memory": {"current_bytes": 3 << 20, "high_bytes": null, "max_bytes": 1 << 30, "oom_kills": 0},
+            "io": [], "pids_current": 3,
+            "network": {"egress_bytes": 0, "egress_throttled_packets": 0, "ingress_bytes": 0, "ingress_throttled_packets": 0},
+            "pressure": {"cpu": 2.0, "memory": null, "io": null}, "notes": []}]
+    });
+    serde_json::from_value(document).unwrap()
+}
+
+fn app(sources: usize) -> App {
+    let mut app = App::default();
+    for seconds in [1, 3] {
+        app.arrived(Ok(view(seconds, sources)));
+    }
+    app
+}
+
+fn terminal(app: &App, width: u16, height: u16, theme: Theme) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, app, theme)).unwrap();
+    terminal
+}
+
+fn lines(app: &App, width: u16, height: u16) -> Vec<String> {
+    let terminal = terminal(app, width, height, Theme::Colour);
+    let buffer = terminal.backend().buffer();
+    let line = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+    (0..height).map(line).collect()
+}
+
+fn press(app: &mut App, code: KeyCode) -> Effect {
+    app.typed(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+fn type_in(app: &mut App, text: &str) {
+    for letter in text.chars() {
+        press(app, KeyCode::Char(letter));
+    }
+}
+
+#[test]
+fn a_screen_of_80_by_24_has_limits_groups_and_sources() {
+    let lines = lines(&app(200), 80, 24);
+    assert_eq!(lines[0], "weir  enforce  weir0 (native)  up 1m 1s");
+    assert_eq!(lines[1], "passed 3000  throttled 7  sources 1.0M of 1.0M  evicted 3  bans 2");
+    assert_eq!(lines[2], "LIMIT             RATE                  KEYS  PASSED/s THROTTLED/s          LOAD");
+    // 2,000 in two seconds of 2,000 a second that two keys are allowed: half of it.
+    assert_eq!(lines[3], "packets           1000/s packets           2      1000         500 ####....  50%");
+    assert_eq!(lines[4], "traffic           1000/s bytes             2      1000           0 ####....  50%");
+    assert_eq!(lines[5], "GROUP            PROCESSES           CPU             MEMORY  HELD BACK  PRESSURE");
+    // A second of CPU time in two.
+    assert_eq!(lines[6], "batch                    3   50% of 150% 3.0 MiB of 1.0 GiB      1.5 s        2%");
+    assert_eq!(lines[7], "SOURCE                  LIMIT           PASSED/s THROTTLED/s    PASSED THROTTLED");
+    assert_eq!(lines[8], "10.77.0.0               packets             1000       12346      1003      5.0M");
+    assert_eq!(lines[22], "10.77.0.14              packets             1000           0      1003      5.0M");
+    assert_eq!(lines[23], "q quit  s sort  / filter  p pause  ? help   by throttled/s: 200 sources");
+    assert!(lines.iter().all(|line| line.chars().count() <= 80));
+}
+
+#[test]
+fn a_larger_screen_has_more_and_a_tiny_one_does_not_panic() {
+    let app = app(200);
+    let large = lines(&app, 160, 60);
+    assert!(large[58].starts_with("10.77.0.50"), "{}", large[58]);
+    // The wide screen's room is the source's, so that long prefixes are whole.
+    assert!(large[8].starts_with("10.77.0.0 ") && large[8].ends_with("5.0M"));
+    for (width, height) in [(1, 1), (10, 3), (20, 5), (79, 10), (300, 2)] {
+        terminal(&app, width, height, Theme::Plain);
+    }
+}
+
+#[test]
+fn many_limits_leave_half_the_screen_to_sources_and_show_those_that_refuse() {
+    let mut app = App::default();
+    for seconds in [1, 2] {
+        let mut view = view(seconds, 20);
+        let first = view.limits[0].clone();
+        view.limits = (0..40)
+            .map(|nth| {
+                let mut limit = first.clone();
+                limit.definition.name = format!("limit-{nth}");
+                limit.throttled.packets = if nth == 39 { seconds * 100 } else { 0 };
+                limit
+            })
+            .collect();
+        app.arrived(Ok(view));
+    }
+    let lines = lines(&app, 80, 24);
+    assert!(lines[3].starts_with("limit-39"), "{}", lines[3]);
+    let more = lines.iter().position(|line| line.starts_with("and ")).unwrap();
+    assert!(more < 12, "{lines:#?}");
+    assert!(lines.iter().filter(|line| line.starts_with("10.77.")).count() >= 10, "{lines:#?}");
+}
+
+#[test]
+fn without_colour_nothing_is_coloured_and_with_it_refusals_are_red() {
+    let coloured = |theme| {
+        let terminal = terminal(&app(5), 80, 24, theme);
+        let cells = terminal.backend().buffer().content().to_vec();
+        cells.iter().filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
+    };
+    assert!(coloured(Theme::Colour) > 0);
+    assert_eq!(coloured(Theme::Plain), 0);
+}
+
+#[test]
+fn an_agent_that_observes_is_shown_with_what_would_be_throttled() {
+    let mut view = view(1, 3);
+    view.status.mode = "observe".to_owned();
+    view.sources[0].row.throttled_packets = 0;
+    view.sources[0].would_throttle_packets = 640;
+    let mut app = App::default();
+    app.arrived(Ok(view));
+    let lines = lines(&app, 80, 24);
+    assert!(lines[7].contains("WOULD THR/s") && lines[8].ends_with("640"), "{lines:#?}");
+}
+
+#[test]
+fn keys_sort_and_what_is_sorted_is_asked_for_at_once() {
+    let mut app = app(5);
+    let now = Instant::now();
+    app.asked(now);
+    assert!(!app.is_due(now + 5 * PERIOD, PERIOD), "one question at a time");
+    app.arrived(Ok(view(4, 5)));
+    assert!(!app.is_due(now, PERIOD) && app.is_due(now + PERIOD, PERIOD));
+    for (key, sort) in [
+        ('s', Sort::PassedRate),
+        ('s', Sort::Throttled),
+        ('T', Sort::Throttled),
+        ('B', Sort::Passed),
+        ('s', Sort::ThrottledRate),
+        ('b', Sort::PassedRate),
+        ('t', Sort::ThrottledRate),
+    ] {
+        assert_eq!(press(&mut app, KeyCode::Char(key)), Effect::Redraw);
+        assert_eq!(app.query().sort, sort, "after {key}");
+        assert!(app.is_due(now, PERIOD));
+    }
+}
+
+#[test]
+fn a_filter_is_typed_corrected_taken_and_cleared() {
+    let mut app = app(5);
+    press(&mut app, KeyCode::Char('/'));
+    type_in(&mut app, "10.77.q");
+    assert_eq!(press(&mut app, KeyCode::Enter), Effect::Redraw);
+    let Typing::Filter { wrong: Some(wrong), .. } = app.typing() else { panic!("{:?}", app.typing()) };
+    assert!(!wrong.is_empty());
+    assert_eq!(app.query().within, None);
+    press(&mut app, KeyCode::Backspace);
+    type_in(&mut app, "0.0/16");
+    assert!(lines(&app, 80, 24)[23].starts_with("only sources in: 10.77.0.0/16_"));
+    press(&mut app, KeyCode::Enter);
+    assert_eq!(app.query().within.as_deref(), Some("10.77.0.0/16"));
+    assert!(app.is_due(Instant::now(), PERIOD));
+    assert!(lines(&app, 80, 24)[23].ends_with("by throttled/s: 5 in 10.77.0.0/16"));
+    // Esc leaves the typing, not the view, and what was in force stays.
+    press(&mut app, KeyCode::Char('/'));
+    assert_eq!(press(&mut app, KeyCode::Esc), Effect::Redraw);
+    assert_eq!(app.within(), Some("10.77.0.0/16"));
+    press(&mut app, KeyCode::Char('c'));
+    assert_eq!(app.query().within, None);
+}
+
+#[test]
+fn a_pause_holds_what_is_shown_and_a_key_still_asks() {
+    let mut app = app(5);
+    let now = Instant::now();
+    app.asked(now);
+    press(&mut app, KeyCode::Char('p'));
+    assert_eq!(app.motion(), Motion::Paused);
+    app.arrived(Ok(view(9, 1)));
+    assert_eq!(app.view().unwrap().sources.len(), 5, "what was under way does not move it");
+    assert!(!app.is_due(now + 10 * PERIOD, PERIOD));
+    assert!(lines(&app, 80, 24)[0].starts_with("weir  PAUSED"));
+    press(&mut app, KeyCode::Char('s'));
+    assert!(app.is_due(now, PERIOD));
+    app.asked(now);
+    app.arrived(Ok(view(10, 2)));
+    assert_eq!(app.view().unwrap().sources.len(), 2);
+    assert!(!app.is_due(now + 10 * PERIOD, PERIOD));
+    press(&mut app, KeyCode::Char(' '));
+    assert!(app.is_due(now + PERIOD, PERIOD));
+}
+
+#[test]
+fn an_agent_that_goes_is_told_of_and_asked_again() {
+    let mut app = app(5);
+    let now = Instant::now();
+    app.asked(now);
+    app.arrived(Err("the agent on /run/x has gone".to_owned()));
+    let lines_then = lines(&app, 80, 24);
+    assert_eq!(lines_then[1], "NO ANSWER, trying on: the agent on /run/x has gone");
+    assert!(lines_then[8].starts_with("10.77.0.0"), "the last that was known stays");
+    assert!(app.is_due(now + PERIOD, PERIOD));
+    // One that has started anew counts from nothing, and nothing is below it.
+    app.arrived(Ok(view(0, 5)));
+    assert!(app.trouble().is_none());
+    app.arrived(Ok(view(1, 5)));
+    assert_eq!(app.flow("packets").unwrap().passed, 1_000.0);
+}
+
+#[test]
+fn scrolling_stays_within_what_there_is() {
+    let mut app = app(20);
+    for (key, line) in [
+        (KeyCode::Up, 0),
+        (KeyCode::Down, 1),
+        (KeyCode::PageDown, 11),
+        (KeyCode::PageDown, 19),
+        (KeyCode::PageUp, 9),
+        (KeyCode::End, 19),
+        (KeyCode::Home, 0),
+    ] {
+        press(&mut app, key);
+        assert_eq!(app.scroll(), line, "after {key:?}");
+    }
+    press(&mut app, KeyCode::End);
+    app.arrived(Ok(view(5, 3)));
+    assert_eq!(app.scroll(), 2);
+}
+
+#[test]
+fn help_covers_the_middle_until_the_next_key() {
+    let mut app = app(5);
+    press(&mut app, KeyCode::Char('?'));
+    let text = lines(&app, 80, 24).join("\n");
+    for word in ["keys", "throttled now first", "pause and go on", "Ctrl-C"] {
+        assert!(text.contains(word), "{text}");
+    }
+    assert_eq!(press(&mut app, KeyCode::Char('q')), Effect::Redraw);
+    assert_eq!(*app.typing(), Typing::Commands);
+}
+
+#[test]
+fn three_keys_quit() {
+    let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(press(&mut app(1), KeyCode::Char('q')), Effect::Quit);
+    assert_eq!(press(&mut app(1), KeyCode::Esc), Effect::Quit);
+    assert_eq!(app(1).typed(control_c), Effect::Quit);
+    let mut app = app(1);
+    press(&mut app, KeyCode::Char('/'));
+    assert_eq!(press(&mut app, KeyCode::Char('q')), Effect::Redraw, "a letter of the filter");
+    assert_eq!(app.typed(control_c), Effect::Quit);
+}

@@ -1,0 +1,109 @@
+//! A program as `bpftool prog dump xlated` lists it: its functions, who calls whom, and how deep their stacks are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libtest_mimic::Trial;
+
+/// How the kernel rounds up each function's part of the stack where there is a compiler to machine code.
+const ROUNDED_TO: usize = 16;
+
+/// The functions of a program, by their first instruction.
+pub struct Code {
+    functions: BTreeMap<usize, Function>,
+}
+
+#[derive(Debug, Default)]
+struct Function {
+    stack: usize,
+    calls: BTreeSet<usize>,
+}
+
+impl Code {
+    /// Reads a listing.
+    pub fn parse(listing: &str) -> Self {
+        let instructions: Vec<(usize, &str)> = listing.lines().filter_map(instruction).collect();
+        let mut functions: BTreeMap<usize, Function> = instructions
+            .iter()
+            .filter_map(|(at, text)| called(*at, text))
+            .chain([0])
+            .map(|first| (first, Function::default()))
+            .collect();
+        // Registers that hold the address of the stack's end, for the next instruction to go down from.
+        let mut copy = "";
+        for (at, text) in instructions {
+            let Some((_, function)) = functions.range_mut(..=at).next_back() else { continue };
+            function.calls.extend(called(at, text));
+            let below = below_the_end(text).or_else(|| {
+                let (register, down) = text.split_once(" += -")?;
+                (register == copy).then(|| number(down))?
+            });
+            function.stack = function.stack.max(below.unwrap_or(0));
+            copy = text.strip_suffix(" = r10").unwrap_or("");
+        }
+        Self { functions }
+    }
+
+    /// Bytes of stack of the deepest chain of calls.
+    pub fn deepest(&self) -> usize {
+        self.deepest_from(0)
+    }
+
+    /// The verifier allows no recursion, so this ends.
+    fn deepest_from(&self, first: usize) -> usize {
+        let Some(function) = self.functions.get(&first) else { return 0 };
+        let below = function.calls.iter().map(|callee| self.deepest_from(*callee)).max().unwrap_or(0);
+        function.stack.max(1).next_multiple_of(ROUNDED_TO) + below
+    }
+}
+
+/// The number and the text of an instruction, without its code in brackets.
+fn instruction(line: &str) -> Option<(usize, &str)> {
+    let (number, rest) = line.trim_start().split_once(": (")?;
+    Some((number.parse().ok()?, rest.split_once(") ")?.1))
+}
+
+/// The first instruction of the function that is called, directly or by a helper.
+fn called(at: usize, text: &str) -> Option<usize> {
+    let distance = match text.split_once("call pc") {
+        Some((_, distance)) => distance,
+        None => text.split_once("subprog[")?.1,
+    };
+    let sign = if distance.starts_with('-') { -1 } else { 1 };
+    let distance = sign * isize::try_from(number(distance.get(1..)?)?).ok()?;
+    at.checked_add_signed(distance + 1)
+}
+
+/// How far below the stack's end an instruction reads or writes.
+fn below_the_end(text: &str) -> Option<usize> {
+    number(text.split_once("(r10 -")?.1)
+}
+
+/// The digits that a text begins with.
+fn number(text: &str) -> Option<usize> {
+    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
+/// Of this file itself.
+pub fn trials() -> Vec<Trial> {
+    vec![Trial::test("the_stack_of_a_listing_is_that_of_its_deepest_chain_of_calls", || {
+        let listing = "int first(struct xdp_md * context):\n\
+            ; a line of source: (of no account) r10 -400\n\
+            \x20  0: (7b) *(u64 *)(r10 -24) = r1\n\
+            \x20  1: (bf) r2 = r10\n\
+            \x20  2: (07) r2 += -72\n\
+            \x20  3: (85) call pc+3#bpf_prog_1_second\n\
+            \x20  4: (07) r3 += -400\n\
+            \x20  5: (85) call bpf_map_lookup_elem#1\n\
+            \x20  6: (95) exit\n\
+            u64 second():\n\
+            \x20  7: (71) r1 = *(u8 *)(r10 -8)\n\
+            \x20  8: (85) call pc+1#bpf_prog_2_third\n\
+            \x20  9: (95) exit\n\
+            u64 third():\n\
+            \x20 10: (95) exit\n";
+        // 72 up to 80, 8 up to 16, and a frame is never without any.
+        assert_eq!(Code::parse(listing).deepest(), 80 + 16 + 16);
+        Ok(())
+    })]
+}

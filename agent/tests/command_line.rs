@@ -1,0 +1,126 @@
+//! The command line as a new user meets it: what is wrong is told once, with what to do. Needs no root.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn agent(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_agent")).args(arguments).output().unwrap()
+}
+
+/// Ends with this status, and says all of this, each once, without a panic.
+#[track_caller]
+fn tells(arguments: &[&str], status: i32, words: &[&str]) {
+    let output = agent(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+    for word in words {
+        assert_eq!(said.matches(word).count(), 1, "{arguments:?} does not say {word:?} once: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_the_right_one() {
+    tells(&["statsu"], 2, &["'status'"]);
+    tells(&["show", "1.2.3"], 2, &["invalid IP address"]);
+    tells(&["ban", "192.0.2.1", "--for", "10"], 2, &["time unit needed"]);
+    tells(&["ban", "300.0.0.1"], 2, &["neither an address nor a prefix", "nothing was banned"]);
+    tells(&["completions", "tcsh"], 2, &["bash"]);
+}
+
+#[test]
+fn a_wrong_path_is_told_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for verb in [&["check"][..], &["--config"], &["doctor", "--config"], &["detach", "--config"]] {
+        let missing = path("missing.toml");
+        tells(&[verb, &[missing.as_str()]].concat(), 2, &[&missing, "No such file"]);
+        let directory = folder.path().to_str().unwrap();
+        tells(&[verb, &[directory]].concat(), 2, &["Is a directory"]);
+    }
+    let socket = path("nobody.sock");
+    for verb in [&["status"][..], &["limits"], &["bans"], &["groups"], &["show", "192.0.2.1"], &["top", "--once"]] {
+        tells(&[verb, &["--control", &socket]].concat(), 1, &["no agent answers", &socket, "--config FILE"]);
+    }
+    let file = path("file");
+    std::fs::write(&file, "text").unwrap();
+    tells(&["status", "--control", &file], 1, &["is not a control socket"]);
+}
+
+#[test]
+fn a_wrong_key_is_told_with_its_place_and_the_right_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let file = file.to_str().unwrap();
+    std::fs::write(file, "[agent]\nmetrics = \"9464\"\ncontorl = \"/run/x\"\n").unwrap();
+    for verb in ["check", "--config"] {
+        tells(
+            &[verb, file],
+            2,
+            &["limits.toml:2:11", "127.0.0.1:9464", "limits.toml:3:1", "did you mean \"control\"?"],
+        );
+    }
+}
+
+#[test]
+fn a_socket_that_cannot_be_made_is_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    // Limits on requests alone: no privileges are needed, and nothing of the kernel is touched.
+    let rest = "[decide]\nhttp = \"127.0.0.1:0\"\n[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\n\
+                unit = \"requests\"\nrate = \"1/s\"\n";
+    let run = |control: &str, words: &[&str]| {
+        std::fs::write(&file, format!("[agent]\ncontrol = {control:?}\n{rest}")).unwrap();
+        tells(&["--config", file.to_str().unwrap()], 1, words);
+    };
+    let long = format!("{}/{}.sock", folder.path().display(), "x".repeat(120));
+    run(&long, &["listening on the control socket", "107 bytes at most"]);
+    run("/proc/weir/control.sock", &["listening on the control socket", "under [agent] control", "(os error"]);
+}
+
+#[test]
+fn what_nobody_reads_on_ends_quietly() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_agent"))
+        .arg("man")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    assert_eq!(said, "");
+}
+
+#[test]
+fn a_disk_that_is_full_is_told() {
+    for arguments in [&["man"][..], &["check", concat!(env!("CARGO_MANIFEST_DIR"), "/../config/limits.demo.toml")]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_agent")).args(arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert_eq!(said.matches("No space left on device").count(), 1, "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+#[test]
+fn completions_know_every_verb() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = agent(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success());
+        for verb in ["status", "limits", "doctor", "ban", "detach", "completions"] {
+            assert!(script.contains(verb), "{shell} does not know {verb}");
+        }
+    }
+    // What a shell can read it reads.
+    if Path::new("/bin/bash").exists() {
+        let script = agent(&["completions", "bash"]).stdout;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), script).unwrap();
+        assert!(Command::new("/bin/bash").arg("-n").arg(file.path()).status().unwrap().success());
+    }
+}

@@ -1,0 +1,200 @@
+//! Metrics as Prometheus scrapes them, and the dashboard and alerts that are made of them.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use promql_parser::parser::{self, Expr};
+use serde_json::Value;
+use weir::groups::GroupStatus;
+use weir::groups::account::IoStatus;
+use weir::metrics::{Documents, Exposition};
+
+use crate::support::Network;
+use crate::traffic::{LIMIT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("a_scrape_has_what_the_commands_tell_and_all_that_dashboard_and_alerts_use", scrape),
+    ("a_metrics_port_in_use_is_told_and_nothing_touched", port_in_use),
+    ("a_scraper_that_hangs_stalls_neither_packets_nor_commands", hung),
+];
+
+const METRICS: &str = "metrics = \"127.0.0.1:9464\"";
+
+fn get(network: &Network) -> String {
+    network.in_server(|| {
+        let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
+        page.to_owned()
+    })
+}
+
+fn samples(page: &str) -> Vec<prometheus_parse::Sample> {
+    prometheus_parse::Scrape::parse(page.lines().map(|line| Ok(line.to_owned()))).unwrap().samples
+}
+
+fn value(page: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
+    let found = samples(page).into_iter().find(|sample| {
+        sample.metric == name && labels.iter().all(|(label, value)| sample.labels.get(label) == Some(value))
+    });
+    match found.unwrap_or_else(|| panic!("no {name} with {labels:?} in\n{page}")).value {
+        prometheus_parse::Value::Counter(value) | prometheus_parse::Value::Gauge(value) => value,
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+fn scrape() {
+    let network = Network::new();
+    let cgroup = format!("weir-t{}-m", std::process::id());
+    let agent = format!("{METRICS}\ncgroup = {cgroup:?}\non_exit = \"detach\"");
+    let rest = format!(
+        "{}\n[[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\nrate = \"1/h\"\nburst = 2\n\
+         [[group]]\nname = \"batch\"\nmatch = [{{ exe = \"/nonexistent\" }}]\ncpu = {{ max = \"50%\" }}\n\
+         memory = {{ max = \"64MiB\" }}\n",
+        LIMIT.replace("1000/s", "1/h")
+    );
+    let agent = network.start(&agent, &rest);
+    burst(&network, &[udp_from(7)], 150);
+    for _ in 0..3 {
+        network.told(&["decide", "--limit", "credits", "--key", "user=alice"]);
+    }
+    network.told(&["ban", "10.77.0.9"]);
+    let page = get(&network);
+    let packets = |verdict| value(&page, "weir_limit_packets_total", &[("limit", "packets"), ("verdict", verdict)]);
+    let (passed, throttled) = agent.counts("packets");
+    assert_eq!((packets("passed"), packets("throttled")), (passed as f64, throttled as f64));
+    assert_eq!((passed, throttled), (100, 50));
+    let decisions = |verdict| value(&page, "weir_decisions_total", &[("limit", "credits"), ("verdict", verdict)]);
+    assert_eq!((decisions("allowed"), decisions("refused")), (2.0, 1.0));
+    assert_eq!(value(&page, "weir_bans", &[]), 1.0);
+    assert_eq!(value(&page, "weir_sources_tracked", &[]), 1.0);
+    assert_eq!(value(&page, "weir_interface_info", &[("interface", "weir0"), ("attach", "native")]), 1.0);
+    assert!(!page.contains("10.77.0"), "an address is in the metrics:\n{page}");
+    assert!(value(&page, "process_resident_memory_bytes", &[]) > 0.0);
+    // Nothing goes down.
+    let later = get(&network);
+    for sample in samples(&page) {
+        if let prometheus_parse::Value::Counter(before) = sample.value {
+            let labels: Vec<(&str, &str)> =
+                sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            assert!(value(&later, &sample.metric, &labels) >= before, "{} went down", sample.metric);
+        }
+    }
+    let mut present: BTreeSet<String> = samples(&page).into_iter().map(|sample| sample.metric).collect();
+    // A group that has touched no disk has none of these, and not every machine has a disk.
+    present.extend(samples(&of_a_group_with_a_disk()).into_iter().map(|sample| sample.metric));
+    for (place, query) in queries() {
+        let expression = parser::parse(&query).unwrap_or_else(|error| panic!("{place}: {error}: {query}"));
+        let mut names = BTreeSet::new();
+        selectors(&expression, &mut names);
+        assert!(!names.is_empty(), "{place} asks for nothing: {query}");
+        for name in names {
+            // Prometheus makes this one itself, of every scrape.
+            assert!(name == "up" || present.contains(&name), "{place} uses {name}, which is not in a scrape");
+        }
+    }
+    agent.stop(nix::sys::signal::Signal::SIGTERM);
+}
+
+/// What a scrape says of a group that has used a disk.
+fn of_a_group_with_a_disk() -> String {
+    let io = vec![IoStatus { device: "vda".to_owned(), read_bytes: 1, write_bytes: 2 }];
+    let group = GroupStatus { name: "batch".to_owned(), io, ..GroupStatus::default() };
+    let documents = Documents { groups: vec![group], ..Documents::default() };
+    Exposition::new().unwrap().text(&documents).unwrap()
+}
+
+/// Every query of the dashboard and of the alerts, with where it stands.
+fn queries() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config");
+    let dashboard: Value = serde_json::from_slice(&std::fs::read(folder.join("grafana/weir.json")).unwrap()).unwrap();
+    let mut queries = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(panel["type"] == "row" || panel["targets"].as_array().is_some_and(|it| !it.is_empty()), "{title}");
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m");
+            queries.push((format!("panel {title}"), query));
+        }
+    }
+    for variable in dashboard["templating"]["list"].as_array().unwrap() {
+        if let Some(query) = variable["query"]["query"].as_str() {
+            let metric = query.strip_prefix("label_values(").unwrap().split(',').next().unwrap();
+            queries.push((format!("variable {}", variable["name"]), metric.to_owned()));
+        }
+    }
+    let rules: Value =
+        serde_norway::from_slice(&std::fs::read(folder.join("prometheus/weir.rules.yml")).unwrap()).unwrap();
+    let mut alerts = 0;
+    for group in rules["groups"].as_array().unwrap() {
+        for rule in group["rules"].as_array().unwrap() {
+            let name = rule["alert"].as_str().unwrap();
+            assert!(rule["annotations"]["summary"].is_string() && rule["labels"]["severity"].is_string(), "{name}");
+            queries.push((format!("alert {name}"), rule["expr"].as_str().unwrap().to_owned()));
+            alerts += 1;
+        }
+    }
+    assert!(alerts >= 10 && queries.len() > 30, "{alerts} alerts, {} queries", queries.len());
+    queries
+}
+
+/// The metrics that an expression selects.
+fn selectors(expression: &Expr, names: &mut BTreeSet<String>) {
+    match expression {
+        Expr::VectorSelector(selector) => names.extend(selector.name.clone()),
+        Expr::MatrixSelector(selector) => names.extend(selector.vs.name.clone()),
+        Expr::Aggregate(aggregate) => selectors(&aggregate.expr, names),
+        Expr::Unary(unary) => selectors(&unary.expr, names),
+        Expr::Paren(paren) => selectors(&paren.expr, names),
+        Expr::Subquery(subquery) => selectors(&subquery.expr, names),
+        Expr::Binary(binary) => {
+            selectors(&binary.lhs, names);
+            selectors(&binary.rhs, names);
+        }
+        Expr::Call(call) => call.args.args.iter().for_each(|argument| selectors(argument, names)),
+        Expr::NumberLiteral(_) | Expr::StringLiteral(_) | Expr::Extension(_) => {}
+    }
+}
+
+fn port_in_use() {
+    let network = Network::new();
+    let taken = network.in_server(|| TcpListener::bind("127.0.0.1:9464").unwrap());
+    let config = network.config(METRICS, LIMIT);
+    let output = network.run_to_end(&config);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("127.0.0.1:9464") && said.contains("another program listens there"), "{said}");
+    assert!(!network.has_pins() && !network.has_program() && !network.control().exists(), "something was touched");
+    drop(taken);
+}
+
+fn hung() {
+    let network = Network::new();
+    let agent = network.start(METRICS, &LIMIT.replace("1000/s", "1/h"));
+    let scrapers: Vec<TcpStream> = network.in_server(|| {
+        let ask = "GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n".repeat(200);
+        let one = |nth| {
+            let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
+            match nth % 3 {
+                0 => {}
+                1 => stream.write_all(b"GET /met").unwrap(),
+                // Asks for megabytes, and reads nothing of them.
+                _ => stream.write_all(ask.as_bytes()).unwrap(),
+            }
+            stream
+        };
+        (0..80).map(one).collect()
+    });
+    burst(&network, &[udp_from(7)], 150);
+    assert_eq!(agent.counts("packets"), (100, 50));
+    // Those that hang are sent away after their time, and there is room again.
+    assert!(get(&network).contains("weir_build_info"));
+    drop(scrapers);
+}

@@ -1,0 +1,483 @@
+//! The agent as a service of a host: who may ask it, what it tells systemd, what it needs, what it finds on a host.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::support::{INTERFACE, Network};
+use crate::traffic::{LIMIT, PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("clients_that_hang_stall_neither_packets_nor_others", hung_clients),
+    ("the_group_may_ask_and_only_root_may_change", permissions),
+    ("systemd_is_told_of_readiness_and_a_stuck_loop_is_not_called_alive", notifications),
+    ("the_capabilities_of_the_unit_are_enough_for_limits_and_groups", unit_capabilities),
+    ("doctor_tells_what_works_what_does_not_and_the_fix", doctor),
+    ("a_bpf_file_system_that_is_read_only_is_told_with_the_fix", read_only_bpffs),
+    ("a_dead_a_silent_and_a_wrong_socket_are_each_told_apart", sockets),
+];
+
+/// What takes systemd's own judgement.
+pub const WITH_SYSTEMD: &[(&str, fn())] = &[("the_units_are_what_systemd_takes_for_right_and_safe", units)];
+
+/// Whether systemd's tool for looking at units is here.
+pub fn has_systemd() -> bool {
+    Command::new("systemd-analyze").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+fn binary() -> PathBuf {
+    std::env::var_os("WEIR_AGENT").unwrap().into()
+}
+
+fn unit(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/systemd").join(name)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn hung_clients() {
+    let network = Network::new();
+    let agent = network.start("", &LIMIT.replace("1000/s", "1/h"));
+    burst(&network, &[udp_from(7)], 150);
+    let mut clients = Vec::new();
+    for nth in 0..90 {
+        let mut client = UnixStream::connect(network.control()).unwrap();
+        client.set_nonblocking(true).unwrap();
+        match nth % 3 {
+            0 => {}
+            // Data without an end, as much as is taken.
+            1 => while client.write(&[b'x'; 65_536]).is_ok() {},
+            // An answer that is never read.
+            _ => client.write_all(b"{\"verb\":\"top\"}\n").unwrap(),
+        }
+        clients.push(client);
+    }
+    let started = Instant::now();
+    assert_eq!(agent.counts("packets"), (100, 50));
+    network.told(&["ban", "10.77.0.7"]);
+    // None of them was waited for, neither all of them one after the other nor the first for its 5 seconds.
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    burst(&network, &[udp_from(7)], 10);
+    assert_eq!(agent.json(&["bans"])[0]["throttled_packets"], 10);
+    // More data than any request may have is answered by an error, or by the end of the connection.
+    let mut client = clients.swap_remove(1);
+    client.set_nonblocking(false).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut answer = String::new();
+    while let Ok(()) = client.write_all(&[b'x'; 65_536]) {}
+    let _ = client.read_to_string(&mut answer);
+    assert!(answer.is_empty() || answer.contains("longer than"), "{answer}");
+    // As many as there are places for, and more: they are told so.
+    clients.extend((0..100).map(|_| UnixStream::connect(network.control()).unwrap()));
+    let mut last = clients.pop().unwrap();
+    last.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut answer = String::new();
+    last.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("try again"), "{answer}");
+}
+
+/// Runs a command of the CLI as nobody, who is in the group that owns the socket.
+fn as_nobody(network: &Network, arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.args(arguments).arg("--control").arg(network.control()).uid(65534).gid(65534);
+    network.in_server(|| command.output()).unwrap()
+}
+
+fn permissions() {
+    let network = Network::new();
+    let _agent = network.start("", LIMIT);
+    let mode = network.control().metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    std::fs::set_permissions(network.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Neither root nor of the group.
+    let output = as_nobody(&network, &["status"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("may not be used by this user"), "{}", said(&output));
+    // Of the group: it may ask, and change nothing.
+    nix::unistd::chown(&network.control(), None, Some(nix::unistd::Gid::from_raw(65534))).unwrap();
+    for arguments in [&["status"][..], &["limits"], &["top", "--once"], &["show", "10.77.0.7"], &["bans"], &["groups"]]
+    {
+        let output = as_nobody(&network, arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    }
+    for arguments in [&["ban", "10.77.0.7"][..], &["unban", "10.77.0.7"], &["reset", "10.77.0.7"]] {
+        let output = as_nobody(&network, arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(said(&output).contains("is for root"), "{arguments:?}: {}", said(&output));
+    }
+    network.told(&["ban", "10.77.0.7"]);
+}
+
+/// An agent under a service manager that this test plays.
+struct Managed {
+    child: Child,
+    socket: UnixDatagram,
+}
+
+impl Managed {
+    fn start(network: &Network, config: &Path, watchdog: Duration) -> Self {
+        let path = network.folder.path().join("notify.sock");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let mut command = Command::new(binary());
+        command.arg("--config").arg(config).stderr(Stdio::null());
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        let child = network.in_server(|| command.spawn()).unwrap();
+        Self { child, socket }
+    }
+
+    /// The next message within this time.
+    fn next(&self, time: Duration) -> Option<String> {
+        self.socket.set_read_timeout(Some(time)).unwrap();
+        let mut message = [0; 4096];
+        let length = self.socket.recv(&mut message).ok()?;
+        Some(String::from_utf8_lossy(&message[..length]).into_owned())
+    }
+
+    /// Until a message has this line; what came before is dropped.
+    fn until(&self, line: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            if let Some(message) = self.next(Duration::from_secs(1))
+                && message.lines().any(|it| it == line)
+            {
+                return message;
+            }
+        }
+        panic!("{line} was not told within a minute");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn notifications() {
+    let network = Network::new();
+    let config = network.config("on_exit = \"detach\"", &LIMIT.replace("1000/s", "1/h"));
+    let watchdog = Duration::from_millis(400);
+    let receiver = network.receiver(PORT);
+    let mut managed = Managed::start(&network, &config, watchdog);
+    let ready = managed.until("READY=1");
+    // At this very moment the limits are in force.
+    burst(&network, &[udp_from(7)], 150);
+    assert_eq!(receiver.counts()[7], 100);
+    assert!(ready.contains("STATUS=enforcing 1 limit on weir0 (native)"), "{ready}");
+    for _ in 0..3 {
+        managed.until("WATCHDOG=1");
+    }
+    // The thread that does the agent's work is stopped, and no other.
+    ptrace::seize(managed.pid(), ptrace::Options::empty()).unwrap();
+    ptrace::interrupt(managed.pid()).unwrap();
+    waitpid(managed.pid(), None).unwrap();
+    while managed.next(Duration::from_millis(1)).is_some() {}
+    assert_eq!(managed.next(4 * watchdog), None, "a loop that is stuck was called alive");
+    ptrace::detach(managed.pid(), None).unwrap();
+    managed.until("WATCHDOG=1");
+    kill(managed.pid(), Signal::SIGTERM).unwrap();
+    managed.until("STOPPING=1");
+    assert!(managed.child.wait().unwrap().success());
+    assert!(!network.has_program());
+}
+
+/// The numbers of the capabilities that the unit leaves.
+fn capabilities_of_the_unit() -> Vec<u8> {
+    let text = std::fs::read_to_string(unit("weir.service")).unwrap();
+    let names = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let number = |name: &str| match name {
+        "CAP_KILL" => 5,
+        "CAP_NET_ADMIN" => 12,
+        "CAP_SYS_PTRACE" => 19,
+        "CAP_SYS_NICE" => 23,
+        "CAP_PERFMON" => 38,
+        "CAP_BPF" => 39,
+        other => panic!("the unit has {other}, which this test does not know"),
+    };
+    names.split_whitespace().map(number).collect()
+}
+
+/// A cgroup in every hierarchy that the agent may do in what it likes, as systemd gives it one: making one at a root
+/// takes more than the unit's capabilities. Removed when dropped.
+struct Delegated(Vec<PathBuf>);
+
+impl Delegated {
+    fn new(name: &str) -> Self {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let is_cgroup = |line: &&str| line.split(' ').nth(2).is_some_and(|kind| kind.starts_with("cgroup"));
+        let roots = mounts.lines().filter(is_cgroup).filter_map(|line| line.split(' ').nth(1));
+        let made = roots.map(|root| Path::new(root).join(name)).filter(|path| std::fs::create_dir(path).is_ok());
+        Self(made.collect())
+    }
+}
+
+impl Drop for Delegated {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_dir(path.join("held"));
+            let _ = std::fs::remove_dir(path);
+        }
+    }
+}
+
+/// A process that waits, killed when dropped.
+struct Waiting(Child);
+
+impl Waiting {
+    fn new(program: &Path, user: u32) -> Self {
+        Self(Command::new(program).arg("60").uid(user).gid(user).spawn().unwrap())
+    }
+
+    /// What it says until it ends.
+    fn rest(&mut self) -> String {
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn unit_capabilities() {
+    let network = Network::new();
+    std::fs::set_permissions(network.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // A program of its own, so that no other process of this machine is in the group.
+    let program = network.folder.path().join("waiting");
+    let sleep = ["/usr/bin/sleep", "/bin/sleep"].into_iter().find(|path| Path::new(path).exists()).unwrap();
+    std::fs::copy(std::fs::canonicalize(sleep).unwrap(), &program).unwrap();
+    let is_busybox = std::fs::canonicalize(sleep).unwrap().ends_with("busybox");
+    let program = if is_busybox {
+        std::fs::rename(&program, network.folder.path().join("sleep")).unwrap();
+        network.folder.path().join("sleep")
+    } else {
+        program
+    };
+    let cgroup = format!("weir-t{}-c", std::process::id());
+    let _delegated = Delegated::new(&cgroup);
+    let (nobody, root) = (Waiting::new(&program, 65534), Waiting::new(&program, 0));
+    let rest = format!(
+        "{}\n[[group]]\nname = \"held\"\nmatch = [{{ exe = {program:?} }}]\npids = 100\ncpus = \"0\"\n\
+         network = {{ egress = \"1MB/s\" }}\n",
+        LIMIT.replace("1000/s", "1/h")
+    );
+    let config = network.config(&format!("cgroup = {cgroup:?}\non_exit = \"detach\""), &rest);
+    let kept = capabilities_of_the_unit();
+    let mut command = Command::new(binary());
+    command.arg("--config").arg(&config).stderr(Stdio::piped());
+    // SAFETY: between fork and exec, system calls that touch no memory but the list, which was made before.
+    unsafe {
+        command.pre_exec(move || {
+            for capability in (0..64_u8).filter(|capability| !kept.contains(capability)) {
+                // Those beyond the kernel's last are refused as invalid.
+                libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0);
+            }
+            Ok(())
+        });
+    }
+    let mut agent = Waiting(network.in_server(|| command.spawn()).unwrap());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !network.command(&["status"]).status.success() {
+        assert!(agent.0.try_wait().unwrap().is_none(), "the agent ended: {}", agent.rest());
+        assert!(Instant::now() < deadline, "the agent did not answer within a minute");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let json = |verb: &str| -> Value {
+        let output = network.command(&[verb, "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)))
+    };
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7)], 150);
+    assert_eq!(receiver.counts()[7], 100);
+    network.told(&["ban", "10.77.0.7", "--for", "1m"]);
+    // Processes of root and of others are in the group, with all its limits.
+    let members = [nobody.0.id(), root.0.id()];
+    loop {
+        let groups = json("groups");
+        let pids = groups[0]["pids"].as_array().unwrap();
+        if members.iter().all(|pid| pids.iter().any(|there| there == pid)) {
+            let is_about_permission =
+                |note: &&Value| note.as_str().is_some_and(|note| note.contains("permitted") || note.contains("denied"));
+            let notes = groups[0]["notes"].as_array().unwrap();
+            assert_eq!(notes.iter().find(is_about_permission), None);
+            break;
+        }
+        assert!(Instant::now() < deadline, "the processes {members:?} are not in their group: {groups}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    network.told(&["groups", "kill", "held"]);
+    kill(Pid::from_raw(agent.0.id() as i32), Signal::SIGTERM).unwrap();
+    let said = agent.rest();
+    assert!(agent.0.wait().unwrap().success(), "{said}");
+    assert!(!network.has_program() && !network.has_pins(), "{said}");
+}
+
+fn doctor() {
+    let network = Network::new();
+    let config = network.config("", LIMIT);
+    let config = config.to_str().unwrap();
+    let output = network.command(&["doctor", "--config", config, "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && report["ok"] == true, "{report:#}");
+    let names: Vec<&str> = report["host"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    for name in ["kernel", "capabilities", "BTF", "JIT", "bpffs", "memlock", "cgroups", "group weir"] {
+        assert!(names.contains(&name), "{name} is not looked at: {names:?}");
+    }
+    let interface = &report["interfaces"][0];
+    assert_eq!((&interface["name"], &interface["driver"]), (&INTERFACE.into(), &"veth".into()));
+    assert_eq!(interface["mtu"], 1500);
+    assert!(interface["queues"][0].as_u64() >= Some(1) && interface["lro"] == false, "{interface:#}");
+    assert_eq!(interface["checks"][0]["verdict"], "good", "{interface:#}");
+    // The table says the same for people.
+    let output = network.command(&["doctor", "--config", config]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("weir0: driver veth, MTU 1500") && text.contains("has all that"), "{text}");
+    // What is attached is named.
+    let agent = network.start("", LIMIT);
+    let output = network.command(&["doctor", "--config", config]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("held by Weir: weir_xdp (program "), "{text}");
+    drop(agent);
+    // What is not there ends with 1.
+    let wrong = std::fs::read_to_string(config).unwrap().replace(INTERFACE, "weir9");
+    std::fs::write(config, &wrong).unwrap();
+    let output = network.command(&["doctor", "--config", config]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("MISSING") && text.contains("fix: correct [agent] interfaces"), "{text}");
+    std::fs::write(config, wrong.replace("weir9", INTERFACE).replace("/sys/fs/bpf/weir-t", "/tmp/weir-t")).unwrap();
+    let output = network.command(&["doctor", "--config", config]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("does not lie in a BPF file system"), "{text}");
+    // Without privileges.
+    network.config("", LIMIT);
+    std::fs::set_permissions(network.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(binary());
+    command.args(["doctor", "--config", config]).uid(65534).gid(65534);
+    let output = network.in_server(|| command.output()).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("this user lacks") && text.contains("fix: run as root"), "{text}");
+    let output = network.command(&["doctor", "--config", "/nonexistent.toml"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+}
+
+fn read_only_bpffs() {
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+    let network = Network::new();
+    let config = network.config("", LIMIT);
+    let none: Option<&str> = None;
+    // Read-only to one thread, and to what it starts.
+    let output = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(arguments).arg("--config").arg(&config);
+        network
+            .in_server(|| {
+                unshare(CloneFlags::CLONE_NEWNS).unwrap();
+                mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+                let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+                mount(none, "/sys/fs/bpf", none, flags, none).unwrap();
+                command.output()
+            })
+            .unwrap()
+    };
+    let run = output(&[]);
+    assert_eq!(run.status.code(), Some(1), "{}", said(&run));
+    assert!(said(&run).contains("Read-only file system") && said(&run).contains("/sys/fs/bpf"), "{}", said(&run));
+    assert!(!network.has_pins() && !network.has_program() && !network.control().exists());
+    let doctor = output(&["doctor"]);
+    let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert_eq!(doctor.status.code(), Some(1), "{text}");
+    assert!(text.contains("is read-only") && text.contains("fix: mount -o remount,rw /sys/fs/bpf"), "{text}");
+}
+
+fn sockets() {
+    let network = Network::new();
+    let config = network.config("", LIMIT);
+    // A file that is no socket is left alone, by both sides.
+    std::fs::write(network.control(), "precious").unwrap();
+    let output = network.command(&["status"]);
+    assert!(said(&output).contains("is not a control socket"), "{}", said(&output));
+    let output = network.run_to_end(&config);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("is no socket"), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(network.control()).unwrap(), "precious");
+    assert!(!network.has_pins() && !network.has_program());
+    std::fs::remove_file(network.control()).unwrap();
+    // A socket that an agent left behind when it was killed.
+    let agent = network.start("", LIMIT);
+    agent.stop(Signal::SIGKILL);
+    assert!(network.control().exists());
+    let output = network.command(&["status"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("no agent answers"), "{}", said(&output));
+    // The next agent takes its place.
+    let agent = network.start("", LIMIT);
+    drop(agent);
+    // An agent that is stopped, as by a debugger: the socket takes connections, and nobody answers.
+    let _ = std::fs::remove_file(network.control());
+    let _listener = std::os::unix::net::UnixListener::bind(network.control()).unwrap();
+    let output = network.command(&["status"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("does not answer within 10 s"), "{}", said(&output));
+    // An agent in a folder that does not exist makes it, for the group to pass.
+    let folder = network.folder.path().join("run/deep");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let deep = text.replace("control.sock", "run/deep/control.sock");
+    std::fs::write(&config, deep).unwrap();
+    let mut command = Command::new(binary());
+    command.arg("--config").arg(&config).stderr(Stdio::null());
+    let mut child = network.in_server(|| command.spawn()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.join("control.sock").exists() {
+        assert!(Instant::now() < deadline, "no socket within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mode = folder.metadata().unwrap().permissions().mode();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(mode & 0o777, 0o750);
+}
+
+fn units() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["weir.service", "weir-groups.service"] {
+        let text = std::fs::read_to_string(unit(name)).unwrap();
+        // Where the package puts it, there is none on a machine that only builds.
+        let text = text.replace("/usr/bin/agent", binary().to_str().unwrap());
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let analyze = |arguments: &[&str]| {
+        let unit = folder.path().join("weir.service");
+        let output = Command::new("systemd-analyze").args(arguments).arg(&unit).output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), said(&output));
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        said
+    };
+    assert_eq!(analyze(&["verify", "--man=no"]), "");
+    // The scale goes from 0 to 10; what it still finds is what the agent is for.
+    analyze(&["security", "--offline=yes", "--threshold=40"]);
+}

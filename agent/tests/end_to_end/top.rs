@@ -1,0 +1,281 @@
+//! The live view, in a terminal that the test makes.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::Signal;
+use nix::sys::termios::{LocalFlags, tcgetattr};
+
+use crate::support::{Network, Sender};
+use crate::traffic::{LIMIT, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("the_live_view_shows_the_greedy_pauses_filters_and_gives_the_terminal_back", view),
+    ("the_live_view_ends_by_key_and_signal_and_gives_the_terminal_back", ends),
+    ("the_live_view_says_when_the_agent_goes_and_finds_the_next_one", agent_goes),
+    ("a_panic_gives_the_terminal_back_before_it_speaks", panic),
+    ("without_a_terminal_the_live_view_says_what_to_type_instead", no_terminal),
+];
+
+/// Set for a process that is to take the terminal and panic.
+pub const PANIC: &str = "WEIR_TEST_PANIC_IN_TERMINAL";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What `main` does in such a process.
+pub fn panic_in_terminal() -> ! {
+    let _screen = weir::tui::Screen::take().unwrap();
+    panic!("a panic that the test wants");
+}
+
+/// A terminal of 80 by 24, and a program at it.
+struct Terminal {
+    child: Child,
+    typed: File,
+    slave: OwnedFd,
+    /// Local flags before the program came.
+    flags: LocalFlags,
+    shown: Arc<Mutex<Shown>>,
+}
+
+struct Shown {
+    parser: vt100::Parser,
+    bytes: Vec<u8>,
+}
+
+impl Terminal {
+    fn new(start: impl FnOnce(&mut dyn FnMut(&mut Command)) -> Child) -> Self {
+        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        let pair = openpty(&size, None).unwrap();
+        let flags = tcgetattr(&pair.slave).unwrap().local_flags;
+        let mut sit_down = |command: &mut Command| {
+            for end in [Command::stdin, Command::stdout, Command::stderr] {
+                end(command, Stdio::from(pair.slave.try_clone().unwrap()));
+            }
+            command.env("TERM", "xterm-256color");
+            // SAFETY: both calls are async-signal-safe and touch no memory of the process that forks.
+            unsafe {
+                command.pre_exec(|| {
+                    nix::unistd::setsid()?;
+                    // Its standard input becomes its controlling terminal, so that no other is found.
+                    if libc::ioctl(0, libc::TIOCSCTTY, 0) != 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                    Ok(())
+                });
+            }
+        };
+        let child = start(&mut sit_down);
+        let size = |size: u16| NonZero::new(size).unwrap();
+        let parser = vt100::Parser::new(size(24), size(80), 0);
+        let shown = Arc::new(Mutex::new(Shown { parser, bytes: Vec::new() }));
+        let (mut master, kept) = (File::from(pair.master.try_clone().unwrap()), Arc::clone(&shown));
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // It ends with the last descriptor of the other side.
+            while let Ok(count @ 1..) = master.read(&mut buffer) {
+                let mut shown = kept.lock().unwrap();
+                shown.parser.process(&buffer[..count]);
+                shown.bytes.extend(&buffer[..count]);
+            }
+        });
+        Self { child, typed: File::from(pair.master), slave: pair.slave, flags, shown }
+    }
+
+    fn top(network: &Network) -> Self {
+        Self::new(|sit_down| network.spawn(&["top"], sit_down))
+    }
+
+    fn text(&self) -> String {
+        self.shown.lock().unwrap().parser.screen().contents()
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.typed.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits for a screen that is as wanted.
+    fn wait(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = self.text();
+            if wanted(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "no {what} within {PATIENCE:?} on this screen:\n{text}");
+            thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Waits for the program to end; the terminal has to be as it was.
+    fn end(mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it runs on, with this screen:\n{}", self.text());
+            thread::sleep(Duration::from_millis(30));
+        };
+        let restored = |shown: &Shown| {
+            let screen = shown.parser.screen();
+            !screen.alternate_screen() && !screen.hide_cursor()
+        };
+        // What it wrote last is on its way.
+        while !restored(&self.shown.lock().unwrap()) {
+            assert!(Instant::now() < deadline, "the other screen or the cursor is not given back");
+            thread::sleep(Duration::from_millis(30));
+        }
+        assert_eq!(tcgetattr(&self.slave).unwrap().local_flags, self.flags, "echo and lines are not given back");
+        status
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The line of a source.
+fn line<'t>(text: &'t str, source: &str) -> Option<&'t str> {
+    text.lines().find(|line| line.starts_with(source))
+}
+
+fn view() {
+    let network = Network::new();
+    let _agent = network.start("", LIMIT);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Nine of the greedy one for each of the one who stays within the limit.
+            let mut frames = vec![udp_from(7); 9];
+            frames.push(udp_from(8));
+            network.in_client(|| {
+                let (sender, start) = (Sender::new(), Instant::now());
+                while !is_over.load(Ordering::Relaxed) && start.elapsed() < Duration::from_secs(60) {
+                    sender.pace(&frames, 5, Duration::from_millis(100));
+                }
+            });
+        });
+        // Whatever fails, the sender ends.
+        let result = std::panic::catch_unwind(|| watch(&network));
+        is_over.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+fn watch(network: &Network) {
+    let mut terminal = Terminal::top(network);
+    let is_refused = |text: &str| {
+        let per_second = line(text, "10.77.0.7").and_then(|line| line.split_whitespace().nth(3)?.parse::<f64>().ok());
+        per_second.is_some_and(|per_second| per_second > 0.0)
+    };
+    let text = terminal.wait("refusals of the greedy one", |text| {
+        is_refused(text) && line(text, "10.77.0.8 ").is_some() && line(text, "packets ").is_some()
+    });
+    let place = |source: &str| text.lines().position(|line| line.starts_with(source));
+    assert!(place("10.77.0.7") < place("10.77.0.8 "), "{text}");
+    assert!(text.starts_with("weir  enforce  weir0"), "{text}");
+    let limit = line(&text, "packets ").unwrap();
+    assert!(limit.contains("1000/s packets") && limit.ends_with('%'), "{text}");
+
+    terminal.press("p");
+    let held = terminal.wait("pause", |text| text.contains("PAUSED"));
+    thread::sleep(Duration::from_millis(2_500));
+    assert_eq!(terminal.text(), held, "it moves while it is paused");
+    terminal.press("p");
+    terminal.wait("motion", |text| !text.contains("PAUSED") && *text != *held);
+
+    terminal.press("/10.77.0.8\r");
+    let text = terminal.wait("filter", |text| line(text, "10.77.0.7").is_none() && line(text, "10.77.0.8").is_some());
+    assert!(text.contains("1 in 10.77.0.8"), "{text}");
+    terminal.press("c");
+    terminal.wait("all", |text| line(text, "10.77.0.7").is_some());
+    terminal.press("?");
+    terminal.wait("help", |text| text.contains("pause and go on"));
+    terminal.press(" ");
+    terminal.wait("view", |text| !text.contains("pause and go on"));
+    // Refusals are in colour.
+    assert!(String::from_utf8_lossy(&terminal.shown.lock().unwrap().bytes).contains("\x1b[38;"));
+    terminal.press("q");
+    assert!(terminal.end().success());
+}
+
+fn ends() {
+    let network = Network::new();
+    let _agent = network.start("", LIMIT);
+    for (nth, key) in ["\x1b", "\x03", ""].into_iter().enumerate() {
+        let mut terminal = Terminal::new(|sit_down| {
+            network.spawn(&["top"], |command| {
+                command.env("NO_COLOR", "1");
+                sit_down(command);
+            })
+        });
+        terminal.wait("view", |text| text.contains("q quit"));
+        if nth == 0 {
+            terminal.press("s");
+            terminal.wait("other order", |text| text.contains("by passed/s"));
+        }
+        terminal.press(key);
+        if key.is_empty() {
+            let process = nix::unistd::Pid::from_raw(terminal.child.id() as i32);
+            nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
+        }
+        let shown = Arc::clone(&terminal.shown);
+        let status = terminal.end();
+        assert!(status.success(), "after {key:?}: {status}");
+        let shown = shown.lock().unwrap();
+        let written = String::from_utf8_lossy(&shown.bytes);
+        assert!(!written.contains("\x1b[38;") && !written.contains("\x1b[48;"), "NO_COLOR is not heeded");
+    }
+}
+
+fn agent_goes() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    let mut terminal = Terminal::top(&network);
+    terminal.wait("view", |text| text.contains("q quit"));
+    agent.stop(Signal::SIGTERM);
+    terminal.wait("word of it", |text| text.contains("NO ANSWER, trying on"));
+    let _agent = network.start("", LIMIT);
+    terminal.wait("next agent", |text| !text.contains("NO ANSWER"));
+    terminal.press("q");
+    assert!(terminal.end().success());
+}
+
+fn panic() {
+    let terminal = Terminal::new(|sit_down| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env(PANIC, "1");
+        sit_down(&mut command);
+        command.spawn().unwrap()
+    });
+    // On the terminal's own screen, where it stays to be read.
+    terminal.wait("word of it", |text| text.contains("a panic that the test wants"));
+    assert!(!terminal.end().success());
+}
+
+fn no_terminal() {
+    let network = Network::new();
+    let output = network.command(&["top"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("needs a terminal") && said.contains("agent top --once"), "{said}");
+    let output = network.command(&["top", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("top --once --json"));
+    // A terminal and no agent: said without taking the screen.
+    let terminal = Terminal::top(&network);
+    terminal.wait("word of it", |text| text.contains("no agent answers on"));
+    assert_eq!(terminal.end().code(), Some(1));
+}

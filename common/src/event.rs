@@ -1,0 +1,87 @@
+//! What the kernel tells of a key that is refused: a record of its ring buffer, and how often there is one.
+//!
+//! Never one a packet. The packet path looks at a key only at its first refusal and at every 64th, and of those it tells at
+//! most one in each [`Event::INTERVAL`]. A flood that lasts T is so told of by at most 1 + T / [`Event::INTERVAL`]
+//! records, however many packets it has.
+
+use crate::key::Key;
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Event {
+    /// Whose packet it was.
+    pub key: Key,
+    /// When, in nanoseconds of the monotonic clock.
+    pub at: u64,
+    /// Packets of this key so far that had the same verdict, as far as the kernel remembers.
+    pub count: u64,
+    /// Index of the counters of the rule.
+    pub counter: u32,
+    /// [`Event::THROTTLED`] or [`Event::WOULD_THROTTLE`].
+    pub verdict: u32,
+}
+
+impl Event {
+    /// The packet was refused.
+    pub const THROTTLED: u32 = 1;
+    /// It would have been, were the rule not only observed.
+    pub const WOULD_THROTTLE: u32 = 2;
+    /// The least time between two records of one key, in nanoseconds.
+    pub const INTERVAL: u64 = 1_000_000_000;
+    /// The length of a record, in bytes.
+    pub const LENGTH: usize = size_of::<Self>();
+
+    /// Whether it is time for a record of a key that was last told of at `told_at`, 0 if never.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_due(told_at: u64, now: u64) -> bool {
+        told_at == 0 || now.wrapping_sub(told_at) >= Self::INTERVAL
+    }
+
+    /// Reads a record back; `None` if it is too short to be one.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        Some(Self {
+            key: Key { hi: word(0)?, lo: word(8)?, extra: half(16)?, group: half(20)? },
+            at: word(24)?,
+            count: word(32)?,
+            counter: half(40)?,
+            verdict: half(44)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_back_as_it_was_laid_out() {
+        let event = Event {
+            key: Key { hi: 1, lo: 2, extra: 3, group: 4 },
+            at: 5,
+            count: 6,
+            counter: 7,
+            verdict: Event::WOULD_THROTTLE,
+        };
+        let mut bytes = [0; Event::LENGTH];
+        for (place, value) in [(0, 1u64), (8, 2), (24, 5), (32, 6)] {
+            bytes[place..place + 8].copy_from_slice(&value.to_ne_bytes());
+        }
+        for (place, value) in [(16, 3u32), (20, 4), (40, 7), (44, Event::WOULD_THROTTLE)] {
+            bytes[place..place + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        assert_eq!(Event::from_bytes(&bytes), Some(event));
+        assert_eq!(Event::from_bytes(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn a_key_is_told_of_at_once_and_then_once_an_interval() {
+        assert!(Event::is_due(0, 1));
+        assert!(!Event::is_due(5, 5 + Event::INTERVAL - 1));
+        assert!(Event::is_due(5, 5 + Event::INTERVAL));
+    }
+}

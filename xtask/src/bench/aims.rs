@@ -1,0 +1,198 @@
+//! What Weir is to reach, as ratios within one run.
+
+use super::figures::{Figures, Summary};
+
+/// An aim, and what came of it.
+pub struct Aim {
+    /// By which the notes name it.
+    pub key: &'static str,
+    /// What is compared.
+    pub what: String,
+    /// The bound, as a person writes it.
+    pub bound: String,
+    /// What was measured; none if it could not be.
+    pub measured: Option<Summary>,
+    /// Whether the median is within the bound.
+    pub is_met: bool,
+}
+
+enum Bound {
+    /// So many times as much at most.
+    AtMost(f64),
+    /// So many times as much at least.
+    AtLeast(f64),
+    /// So many bytes at most.
+    Bytes(f64),
+}
+
+const PACKET: &str = "packet";
+const FLOOD: &str = "flood";
+const WEIR: &str = "weir";
+const MINIMAL: &str = "minimal, LRU hash";
+const HOT: &str = "one limit, hot key";
+
+fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Option<Summary>) -> Aim {
+    let median = measured.map(|measured| measured.median);
+    let (bound, is_met) = match bound {
+        Bound::AtMost(most) => (format!("≤ {most}×"), median.is_some_and(|median| median <= most)),
+        Bound::AtLeast(least) => (format!("≥ {least}×"), median.is_some_and(|median| median >= least)),
+        Bound::Bytes(most) => (format!("≤ {most} bytes"), median.is_some_and(|median| median <= most)),
+    };
+    Aim { key, what: what.into(), bound, measured, is_met }
+}
+
+/// All of them.
+pub fn all(figures: &Figures) -> Vec<Aim> {
+    let mut aims = of_packets(figures);
+    aims.extend(of_floods(figures));
+    aims.extend(of_memory(figures));
+    aims
+}
+
+/// Those on the time a packet takes.
+fn of_packets(figures: &Figures) -> Vec<Aim> {
+    let weir = |case: &str, of: (&str, &str)| figures.ratio(PACKET, (case, WEIR), of);
+    let ipv6 = "one limit, hot key, IPv6";
+    let mut aims = vec![
+        aim("hot", "one limit, hot key: of the minimal limiter", Bound::AtMost(1.0), weir(HOT, (HOT, MINIMAL))),
+        aim("hot", "one limit, hot key, IPv6: of the minimal limiter", Bound::AtMost(1.0), weir(ipv6, (ipv6, MINIMAL))),
+    ];
+    for count in [2, 4, 8] {
+        let what = format!("each further of {count} limits: of the first one's cost over a bare drop");
+        let measured = further(figures, &format!("{count} limits, hot key"), count);
+        aims.push(aim("further", what, Bound::AtMost(0.4), measured));
+    }
+    for rates in [2, 4, 7] {
+        let what = format!("each further of {rates} tiers: of the first one's cost over a bare drop");
+        let measured = further(figures, &format!("one limit of {rates} tiers, hot key"), rates);
+        aims.push(aim("further", what, Bound::AtMost(0.4), measured));
+    }
+    for (key, case, what, most) in [
+        ("refused", "one limit, hot key, refused", "a refused packet: of a passed one", 1.0),
+        ("limits", "one of 10000 limits, hot key", "10,000 configured limits: of one", 1.2),
+        ("prefixes", "100000 prefixes, hot key", "100,000 class prefixes: of none", 1.2),
+    ] {
+        aims.push(aim(key, what, Bound::AtMost(most), weir(case, (HOT, WEIR))));
+    }
+    aims
+}
+
+/// What each further limit of a case takes, as a share of what the first takes over a program that only drops.
+fn further(figures: &Figures, case: &str, count: u32) -> Option<Summary> {
+    let drop = figures.samples(PACKET, "hot key", "drop only")?;
+    let one = figures.samples(PACKET, HOT, WEIR)?;
+    let many = figures.samples(PACKET, case, WEIR)?;
+    let share = |((many, one), drop): ((&f64, &f64), &f64)| (many - one) / f64::from(count - 1) / (one - drop);
+    Summary::of(&many.iter().zip(one).zip(drop).map(share).collect::<Vec<_>>())
+}
+
+/// Those on packets a second over veth.
+fn of_floods(figures: &Figures) -> Vec<Aim> {
+    let over = |case: &str, rival: &str| figures.ratio(FLOOD, (case, WEIR), (case, rival));
+    let one = "all refused, 1 sources";
+    let mut aims: Vec<Aim> = [("hashlimit at input", 3.3), ("nftables at input", 3.3), ("nftables at ingress", 2.5)]
+        .into_iter()
+        .map(|(rival, least)| {
+            let what = format!("all refused, one source: packets a second, of {rival}");
+            aim("stack", what, Bound::AtLeast(least), over(one, rival))
+        })
+        .collect();
+    for (case, how) in
+        [("all refused, 1000000 sources", "at random"), ("all refused, 1000000 sources in order", "in order")]
+    {
+        let what = format!("all refused, a million sources {how}: packets a second, of the minimal limiter");
+        aims.push(aim("million", what, Bound::AtLeast(1.3), over(case, MINIMAL)));
+    }
+    let what = "every packet a new source: packets a second, of the minimal limiter, without what passing costs";
+    aims.push(aim("new", what, Bound::AtLeast(1.6), new_sources(figures)));
+    aims
+}
+
+/// Passing a packet costs more than any limiter and is the same for all: it is replaced by what dropping one costs.
+fn new_sources(figures: &Figures) -> Option<Summary> {
+    let case = "every packet a new source";
+    let of = |by: &str| figures.samples(FLOOD, case, by);
+    let (weir, minimal, pass, drop) = (of(WEIR)?, of(MINIMAL)?, of("pass only")?, of("drop only")?);
+    let ratio = |nth: usize| {
+        let time = |samples: &[f64]| Some(1.0 / samples.get(nth)?);
+        let passing = time(pass)? - time(drop)?;
+        Some((time(minimal)? - passing) / (time(weir)? - passing))
+    };
+    Summary::of(&(0..weir.len()).filter_map(ratio).collect::<Vec<_>>())
+}
+
+/// Those on memory.
+fn of_memory(figures: &Figures) -> Vec<Aim> {
+    let table = |case: &str| Summary::of(figures.samples("memory", case, WEIR)?);
+    [("one limit", 32.0), ("3 limits", 64.0), ("7 limits", 64.0)]
+        .into_iter()
+        .map(|(limits, most)| {
+            let what = format!("memory a key with {limits}");
+            aim("memory", what, Bound::Bytes(most), table(&format!("table, {limits}")))
+        })
+        .collect()
+}
+
+/// As rows of a table.
+pub fn rows(aims: &[Aim]) -> Vec<Vec<String>> {
+    let mut rows = vec![["aim", "bound", "measured", "met"].map(str::to_owned).to_vec()];
+    for aim in aims {
+        let measured = aim.measured.map_or_else(
+            || "not measured".to_owned(),
+            |summary| format!("{:.2} ({:.2}–{:.2})", summary.median, summary.lower, summary.upper),
+        );
+        let met = match (aim.measured, aim.is_met) {
+            (None, _) => "",
+            (_, true) => "yes",
+            (_, false) => "no",
+        };
+        rows.push(vec![aim.what.clone(), aim.bound.clone(), measured, met.to_owned()]);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figures::Series;
+
+    fn series(part: &str, case: &str, by: &str, samples: &[f64]) -> Series {
+        let [part, case, by, unit] = [part, case, by, "unit"].map(str::to_owned);
+        Series { part, case, by, unit, samples: samples.to_vec(), note: None }
+    }
+
+    #[test]
+    fn an_aim_is_met_by_the_median_of_its_rounds_and_not_measured_without_them() {
+        let figures =
+            Figures(vec![series(PACKET, HOT, WEIR, &[30.0, 99.0, 31.0]), series(PACKET, HOT, MINIMAL, &[40.0; 3])]);
+        let aims = all(&figures);
+        assert!(aims[0].is_met && aims[0].measured.is_some());
+        assert!(!aims[1].is_met && aims[1].measured.is_none());
+        assert_eq!(rows(&aims)[2][2], "not measured");
+    }
+
+    #[test]
+    fn a_further_limit_is_compared_with_the_first_ones_cost_over_a_bare_drop() {
+        let figures = Figures(vec![
+            series(PACKET, "hot key", "drop only", &[10.0]),
+            series(PACKET, HOT, WEIR, &[30.0]),
+            series(PACKET, "4 limits, hot key", WEIR, &[60.0]),
+        ]);
+        assert_eq!(further(&figures, "4 limits, hot key", 4).unwrap().median, 0.5);
+    }
+
+    #[test]
+    fn what_passing_costs_is_replaced_by_what_dropping_costs() {
+        let case = "every packet a new source";
+        // 0.5 µs to pass, 0.1 to drop; Weir takes 0.1 and the minimal limiter 0.3 of themselves.
+        let time = |microseconds: f64| [1.0 / microseconds];
+        let figures = Figures(vec![
+            series(FLOOD, case, "pass only", &time(0.5)),
+            series(FLOOD, case, "drop only", &time(0.1)),
+            series(FLOOD, case, WEIR, &time(0.6)),
+            series(FLOOD, case, MINIMAL, &time(0.8)),
+        ]);
+        let ratio = new_sources(&figures).unwrap().median;
+        assert!((ratio - 2.0).abs() < 1e-9, "{ratio}");
+    }
+}

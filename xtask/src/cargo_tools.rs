@@ -1,0 +1,67 @@
+//! Programs that cargo builds: found in PATH or in the user's cache folder, or built into the latter.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::process;
+use crate::tools::Detail;
+use crate::workspace::host_cargo;
+
+/// One program of a crate's.
+pub struct CargoTool {
+    name: &'static str,
+    version: &'static str,
+    reason: &'static str,
+}
+
+/// Looks at what Weir takes from others: licenses, sources, advisories.
+pub const DENY: CargoTool =
+    CargoTool { name: "cargo-deny", version: "0.20.2", reason: "checks licenses, sources and advisories" };
+/// Makes Debian packages.
+pub const DEB: CargoTool = CargoTool { name: "cargo-deb", version: "3.8.0", reason: "makes the Debian package" };
+
+impl CargoTool {
+    /// The program, built if there is none of this version.
+    pub fn ensure(&self, detail: Detail) -> Result<PathBuf> {
+        if let Some(path) = self.find() {
+            if detail == Detail::Full {
+                println!("found      {} ({})", path.display(), self.reason);
+            }
+            return Ok(path);
+        }
+        let folder = self
+            .folder()
+            .with_context(|| format!("choosing a folder for {}: neither XDG_CACHE_HOME nor HOME is set", self.name))?;
+        println!("building   {} {} into {} ({})", self.name, self.version, folder.display(), self.reason);
+        let mut install = Command::new(host_cargo());
+        install
+            .args(["install", self.name, "--version", self.version, "--locked", "--quiet", "--force", "--root"])
+            .arg(&folder)
+            .env_remove("CARGO_TARGET_DIR");
+        process::capture(&mut install).with_context(|| {
+            format!("building {}: cargo install {} --version {}", self.name, self.name, self.version)
+        })?;
+        self.find().with_context(|| format!("{} was built, yet does not run", self.name))
+    }
+
+    fn find(&self) -> Option<PathBuf> {
+        let built = self.folder().map(|folder| folder.join("bin").join(self.name));
+        process::find(self.name).into_iter().chain(built).find(|path| self.is_version(path))
+    }
+
+    fn is_version(&self, path: &PathBuf) -> bool {
+        // One of them says its name before it, the other does not.
+        process::is_executable(path)
+            && process::capture(Command::new(path).arg("--version"))
+                .is_ok_and(|said| said.split_whitespace().any(|word| word == self.version))
+    }
+
+    fn folder(&self) -> Option<PathBuf> {
+        let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|cache| cache.is_absolute());
+        let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")))?;
+        Some(cache.join("weir").join(format!("{}-{}", self.name, self.version)))
+    }
+}

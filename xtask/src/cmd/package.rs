@@ -1,0 +1,79 @@
+//! `package`: a Debian package of the agent, and proof that it installs, upgrades and removes cleanly.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use super::build::{self, Profile};
+use super::setup;
+use crate::apt::Apt;
+use crate::cargo_tools::DEB;
+use crate::package_check;
+use crate::process;
+use crate::tools::{Detail, Group};
+use crate::workspace::Workspace;
+
+/// Make a Debian package, and try it in a root directory of its own.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Only make it; trying it takes root, for chroot.
+    #[arg(long)]
+    no_check: bool,
+    /// Make nothing: try a package that was made, and the upgrade to another.
+    #[arg(long = "try", num_args = 2, value_names = ["PACKAGE", "NEXT"], conflicts_with = "no_check")]
+    tried: Vec<PathBuf>,
+}
+
+/// Ends with the path of the package.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if let [package, next] = arguments.tried.as_slice() {
+        return package_check::run(package, next);
+    }
+    let workspace = Workspace::locate()?;
+    let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
+    if process::find("dpkg-shlibdeps").is_none() {
+        Apt::default().install(&["dpkg-dev"])?;
+    }
+    let built = build::all(&workspace, &toolchain, Profile::Release)?;
+    let folder = workspace.target.join("package");
+    // Where cargo-deb looks, wherever the target directory is.
+    let made = workspace.target.join("release").join("package");
+    for folder in [&folder, &made] {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    for (file, arguments) in [
+        ("agent.1", &["man"][..]),
+        ("agent.bash", &["completions", "bash"]),
+        ("agent.fish", &["completions", "fish"]),
+        ("agent.zsh", &["completions", "zsh"]),
+    ] {
+        let text = process::capture(Command::new(&built.agent).args(arguments))?;
+        fs::write(made.join(file), text).with_context(|| format!("writing {file}"))?;
+    }
+    let package = make(&workspace, &folder, None)?;
+    if arguments.no_check || !nix::unistd::geteuid().is_root() {
+        println!("not tried: installing it into a directory of its own takes root");
+    } else {
+        // The next version of the same, for an upgrade.
+        let next = make(&workspace, &folder, Some("9999.0.0-1"))?;
+        package_check::run(&package, &next)?;
+        fs::remove_file(&next).with_context(|| format!("removing {}", next.display()))?;
+    }
+    println!("made {}", package.display());
+    Ok(())
+}
+
+/// Puts together what has been built.
+fn make(workspace: &Workspace, folder: &Path, version: Option<&str>) -> Result<PathBuf> {
+    let mut deb = Command::new(DEB.ensure(Detail::Changes)?);
+    deb.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &workspace.target);
+    deb.args(["--package", "agent", "--no-build", "--locked", "--quiet", "--output"]).arg(folder);
+    if let Some(version) = version {
+        deb.args(["--deb-version", version]);
+    }
+    let said = process::capture(&mut deb).context("making the package")?;
+    let path = said.lines().map(str::trim).rfind(|line| line.ends_with(".deb"));
+    path.map(PathBuf::from).with_context(|| format!("reading which package cargo-deb made: it printed\n{said}"))
+}

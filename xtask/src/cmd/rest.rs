@@ -1,0 +1,181 @@
+//! `rest`: what the agent costs while nothing happens.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::build::{self, Profile};
+use super::setup;
+use super::test::mount_bpffs;
+use crate::process;
+use crate::tools::{Detail, Group};
+use crate::workspace::Workspace;
+
+/// Measure what the agent costs while nothing happens, and fail if that is more than it may be.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// For how many seconds to look.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+}
+
+/// Sources that the table has room for.
+const SOURCES: u32 = 100_000;
+/// What the agent may have in memory, in bytes.
+const MOST_RESIDENT: u64 = 30 << 20;
+/// The share of one CPU that it may use.
+const MOST_CPU: f64 = 0.005;
+/// How long the agent may take to be in force.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After questions have been answered, before rest begins.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// What was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// In bytes, pages that are shared with the kernel's maps included.
+    pub resident: u64,
+    /// Of one CPU.
+    pub cpu: f64,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mebibytes = self.resident as f64 / f64::from(1 << 20);
+        write!(formatter, "{mebibytes:.1} MiB resident, {:.2} % of one CPU", 100.0 * self.cpu)
+    }
+}
+
+/// Prints the figures.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let workspace = Workspace::locate()?;
+    let toolchain = setup::ensure(Group::Test, Detail::Changes)?;
+    let built = build::all(&workspace, &toolchain, Profile::Release)?;
+    let figures = measure(&built.agent, Duration::from_secs(arguments.seconds))?;
+    println!("at rest, with a table for {SOURCES} sources: {figures}");
+    ensure!(figures.resident < MOST_RESIDENT, "the agent may have {} MiB resident at most", MOST_RESIDENT >> 20);
+    ensure!(figures.cpu < MOST_CPU, "the agent may use {} % of one CPU at most at rest", 100.0 * MOST_CPU);
+    println!("rest: 2 passed, 0 failed");
+    Ok(())
+}
+
+/// Runs an agent with everything that has a timer of its own, asks it all that reads the table, and leaves it alone.
+pub fn measure(agent: &Path, time: Duration) -> Result<Figures> {
+    ensure!(nix::unistd::geteuid().is_root(), "measuring the agent takes root, for namespaces and BPF");
+    mount_bpffs();
+    let place = Place::new()?;
+    let mut running = place.start(agent)?;
+    let ask = |verb: &[&str]| process::capture(Command::new(agent).args(verb).arg("--control").arg(place.control()));
+    let deadline = Instant::now() + PATIENCE;
+    while ask(&["status"]).is_err() {
+        if let Some(status) = running.0.try_wait().context("waiting for the agent")? {
+            bail!("the agent ended with {status}");
+        }
+        ensure!(Instant::now() < deadline, "the agent was not in force within {} s", PATIENCE.as_secs());
+        thread::sleep(Duration::from_millis(50));
+    }
+    for verb in [&["limits"][..], &["top", "--once"], &["status"], &["groups"]] {
+        ask(verb)?;
+    }
+    thread::sleep(SETTLE);
+    let pid = running.0.id();
+    let (before, started) = (cpu_seconds(pid)?, Instant::now());
+    thread::sleep(time);
+    let cpu = (cpu_seconds(pid)? - before) / started.elapsed().as_secs_f64();
+    Ok(Figures { resident: resident(pid)?, cpu })
+}
+
+/// A namespace with two interfaces, and a folder; removed when dropped.
+struct Place {
+    name: String,
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Result<Self> {
+        let name = format!("weir-t{}-rest", std::process::id());
+        let place = Self { name, folder: tempfile::tempdir().context("making a folder")? };
+        let ip = |arguments: &[&str]| process::capture(Command::new("ip").args(arguments)).map(drop);
+        ip(&["netns", "add", &place.name])?;
+        ip(&["-n", &place.name, "link", "add", "weir0", "type", "veth", "peer", "name", "weir1"])?;
+        for interface in ["lo", "weir0", "weir1"] {
+            ip(&["-n", &place.name, "link", "set", interface, "up"])?;
+        }
+        Ok(place)
+    }
+
+    fn control(&self) -> PathBuf {
+        self.folder.path().join("control.sock")
+    }
+
+    fn pins(&self) -> PathBuf {
+        Path::new("/sys/fs/bpf").join(&self.name)
+    }
+
+    fn start(&self, agent: &Path) -> Result<Running> {
+        let config = self.folder.path().join("limits.toml");
+        let text = format!(
+            "[agent]\ninterfaces = [\"weir0\"]\non_exit = \"detach\"\nmax_sources = {SOURCES}\n\
+             metrics = \"127.0.0.1:9464\"\ncontrol = {:?}\npins = {:?}\n\
+             [decide]\nhttp = \"127.0.0.1:9465\"\n\
+             [[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nthrottle = {{ elastic = {{ up_to = 2.0 }} }}\n\
+             [[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\nrate = \"10/s\"\n",
+            self.control(),
+            self.pins()
+        );
+        fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+        let mut command = Command::new("nsenter");
+        // nsenter becomes the agent: it is the agent's own process that is measured.
+        command.arg(format!("--net=/run/netns/{}", self.name)).arg(agent).arg("--config").arg(&config);
+        let child = command.stderr(Stdio::null()).spawn().context("starting the agent")?;
+        Ok(Running(child))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What stays is found by `cargo xtask cleanup`.
+        let _ = fs::remove_dir_all(self.pins());
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// An agent, ended when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        if nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).is_err() {
+            let _ = self.0.kill();
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// What a process has used of all CPUs.
+fn cpu_seconds(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    // The name stands in parentheses and may have anything in it; user and system time are the 12th and 13th after it.
+    let fields: Vec<&str> =
+        text.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
+    let ticks = |nth: usize| fields.get(nth).and_then(|field| field.parse::<u64>().ok());
+    let ticks = ticks(11).zip(ticks(12)).map(|(user, system)| user + system);
+    // The kernel tells in hundredths of a second on every architecture that it shows to programs.
+    Ok(ticks.with_context(|| format!("reading {path}: {text}"))? as f64 / 100.0)
+}
+
+/// What a process has in memory, in bytes.
+fn resident(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kibibytes.with_context(|| format!("reading VmRSS in {path}"))? * 1024)
+}

@@ -1,0 +1,190 @@
+//! Tries a Debian package where it can do no harm: in a directory that has just what its scripts call, entered by
+//! `chroot`. dpkg does what it does on a host; nothing is mounted, so nothing reaches the kernel's own file systems.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::process;
+
+/// What the package's scripts call, and what is tried with it.
+const PROGRAMS: [&str; 10] =
+    ["dash", "getent", "groupadd", "groupdel", "rm", "rmdir", "cat", "true", "sh", "dpkg-query"];
+/// What the agent may be linked to: the C library and what belongs to every system that has one.
+const LIBRARIES: [&str; 6] =
+    ["linux-vdso.so", "libc.so", "libm.so", "libgcc_s.so", "ld-linux-x86-64.so", "ld-linux-aarch64.so"];
+const CONFIG: &str = "etc/weir/limits.toml";
+const INSTALLED: [&str; 8] = [
+    "usr/bin/agent",
+    CONFIG,
+    "usr/lib/systemd/system/weir.service",
+    "usr/lib/systemd/system/weir-groups.service",
+    "usr/share/man/man1/agent.1",
+    "usr/share/bash-completion/completions/agent",
+    "usr/share/doc/weir/README.md",
+    "usr/share/doc/weir/examples/weir.rules.yml",
+];
+
+/// Installs, upgrades, removes and purges; fails at the first thing that is not as it should be.
+pub fn run(package: &Path, next: &Path) -> Result<()> {
+    let root = Root::new()?;
+    println!("trying     {} in a directory of its own", package.display());
+    root.dpkg(&["--install"], Some(package)).context("installing")?;
+    for file in INSTALLED {
+        ensure!(root.path(file).exists(), "installed, yet there is no /{file}");
+    }
+    ensure!(root.has_group()?, "installed, yet there is no group weir");
+    check_libraries(&root.path("usr/bin/agent"))?;
+    // Those, which are of the packages that it depends on, and no others.
+    root.provide(libraries_of(&root.path("usr/bin/agent"))?)?;
+    let version = root.agent(&["--version"])?;
+    ensure!(version.status.success(), "the installed agent does not start: {}", said(&version));
+    let check = root.agent(&["check", "/etc/weir/limits.toml"])?;
+    ensure!(check.status.success(), "the installed config is not valid: {}", said(&check));
+    ensure!(said(&check).contains("mode observe"), "the installed config throttles: {}", said(&check));
+
+    let config = root.path(CONFIG);
+    let mine = format!("{}# mine\n", fs::read_to_string(&config).context("reading the installed config")?);
+    fs::write(&config, &mine).context("changing the installed config")?;
+    root.dpkg(&["--force-confdef", "--force-confold", "--install"], Some(next)).context("upgrading")?;
+    ensure!(fs::read_to_string(&config).is_ok_and(|text| text == mine), "the upgrade changed the operator's config");
+
+    // What an agent that was killed may have left; here a plain directory, as nothing is mounted.
+    fs::create_dir_all(root.path("sys/fs/bpf/weir")).context("making pins")?;
+    root.dpkg(&["--remove", "weir"], None).context("removing")?;
+    ensure!(!root.path("usr/bin/agent").exists(), "removed, yet there is /usr/bin/agent");
+    ensure!(fs::read_to_string(&config).is_ok_and(|text| text == mine), "the removal took the operator's config");
+    root.dpkg(&["--purge", "weir"], None).context("purging")?;
+    let left: Vec<PathBuf> = ["etc/weir", "run/weir", "sys/fs/bpf/weir", "usr/share/doc/weir"]
+        .into_iter()
+        .map(|path| root.path(path))
+        .filter(|path| path.exists())
+        .collect();
+    ensure!(left.is_empty(), "purged, yet there is {left:?}");
+    ensure!(!root.has_group()?, "purged, yet there is a group weir");
+    println!("tried      installing, upgrading, removing and purging: 4 passed, 0 failed");
+    Ok(())
+}
+
+/// The installed binary asks for nothing that a plain system does not have.
+fn check_libraries(agent: &Path) -> Result<()> {
+    let linked = process::capture(Command::new("ldd").arg(agent))?;
+    for line in linked.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        let name = name.rsplit('/').next().unwrap_or_default();
+        ensure!(LIBRARIES.iter().any(|known| name.starts_with(known)), "the agent is linked to {name}: {linked}");
+    }
+    Ok(())
+}
+
+/// A directory that is a system as far as dpkg and the package's scripts can tell.
+struct Root(tempfile::TempDir);
+
+impl Root {
+    fn new() -> Result<Self> {
+        let root = Self(tempfile::tempdir().context("making a directory")?);
+        for folder in
+            ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "dev", "etc", "tmp", "usr/bin"]
+        {
+            fs::create_dir_all(root.path(folder)).with_context(|| format!("making {folder}"))?;
+        }
+        for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
+            fs::create_dir_all(root.path(target)).with_context(|| format!("making {target}"))?;
+            std::os::unix::fs::symlink(target, root.path(link)).with_context(|| format!("linking {link}"))?;
+        }
+        root.write("var/lib/dpkg/status", &host_packages()?)?;
+        for (file, text) in [("passwd", "root:x:0:0::/:/bin/sh\n"), ("group", "root:x:0:\n"), ("gshadow", "root:*::\n")]
+        {
+            root.write(&format!("etc/{file}"), text)?;
+        }
+        // A plain file takes what nobody is to read as well as the device would.
+        root.write("dev/null", "")?;
+        root.write("etc/nsswitch.conf", "passwd: files\ngroup: files\n")?;
+        root.write("etc/login.defs", "SYS_GID_MIN 100\nSYS_GID_MAX 999\n")?;
+        let mut libraries = BTreeSet::new();
+        for name in PROGRAMS {
+            let program = process::find(name).with_context(|| format!("there is no {name} here"))?;
+            root.copy(&program, &format!("usr/bin/{name}"))?;
+            libraries.extend(libraries_of(&program)?);
+        }
+        root.provide(libraries)?;
+        Ok(root)
+    }
+
+    /// This machine's libraries.
+    fn provide(&self, libraries: impl IntoIterator<Item = PathBuf>) -> Result<()> {
+        libraries.into_iter().try_for_each(|library| {
+            let place = library.to_string_lossy();
+            self.copy(&library, &format!("usr{}", place.strip_prefix("/usr").unwrap_or(&place)))
+        })
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) -> Result<()> {
+        fs::write(self.path(path), text).with_context(|| format!("writing {path}"))
+    }
+
+    fn copy(&self, from: &Path, to: &str) -> Result<()> {
+        let to = self.path(to);
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        }
+        fs::copy(from, &to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).context("making it executable")
+    }
+
+    fn dpkg(&self, arguments: &[&str], package: Option<&Path>) -> Result<()> {
+        let mut dpkg = Command::new("dpkg");
+        dpkg.arg("--root").arg(self.0.path()).arg("--force-not-root").args(arguments).args(package);
+        dpkg.env("DEBIAN_FRONTEND", "noninteractive").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        let output = dpkg.output().context("starting dpkg")?;
+        if !output.status.success() {
+            bail!("dpkg {arguments:?} failed: {}", said(&output));
+        }
+        Ok(())
+    }
+
+    /// Runs the installed agent.
+    fn agent(&self, arguments: &[&str]) -> Result<Output> {
+        let mut chroot = Command::new("chroot");
+        chroot.arg(self.0.path()).arg("/usr/bin/agent").args(arguments);
+        chroot.output().context("starting chroot")
+    }
+
+    fn has_group(&self) -> Result<bool> {
+        let groups = fs::read_to_string(self.path("etc/group")).context("reading the groups")?;
+        Ok(groups.lines().any(|line| line.starts_with("weir:")))
+    }
+}
+
+/// What dpkg knows of the packages that the agent needs, as this host has them.
+fn host_packages() -> Result<String> {
+    let mut status = String::new();
+    for package in ["libc6", "libgcc-s1", "passwd"] {
+        let known = process::capture(Command::new("dpkg-query").args(["--status", package]))?;
+        // What they need in turn is not looked at.
+        let dependencies = ["Depends:", "Pre-Depends:", "Recommends:", "Suggests:", "Conffiles:", " /"];
+        let lines = known.lines().filter(|line| !dependencies.iter().any(|field| line.starts_with(field)));
+        status.extend(lines.flat_map(|line| [line, "\n"]));
+        status.push('\n');
+    }
+    Ok(status)
+}
+
+/// The libraries that a program is linked to, as paths.
+fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
+    let linked = process::capture(Command::new("ldd").arg(program))?;
+    let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    Ok(linked.lines().filter_map(path).collect())
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}

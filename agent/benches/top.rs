@@ -51,7 +51,8 @@ fn main() -> ExitCode {
         run(&datapath, &frame, 1);
     }
     let bans = BanList::default();
-    let reader = Reader { config: &loaded.config, ingress: &datapath, egress: None, bans: &bans };
+    let counted = weir::stats::Counted::default();
+    let reader = Reader { config: &loaded.config, ingress: &datapath, egress: None, bans: &bans, counted: &counted };
     let (_, sources, _) = reader.totals().expect("counters");
     let remembered = datapath.sightings().expect("sightings").len();
     println!("{} sources in the table, {remembered} of them remembered by address", sources.tracked);

@@ -1,22 +1,26 @@
 //! The agent as the control socket sees it: what holds packets, if anything does, what answers applications, and what
 //! keeps groups of processes.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::cluster;
-use crate::compile::PrefixKey;
+use crate::compile::{Layout, Plan, PrefixKey};
 use crate::config::policy::Config;
 use crate::config::prefix;
 use crate::control::{BanOrder, Handler, Request, Reset};
+use crate::datapath::PinDirectory;
 use crate::decide::{self, Edge, Engine, EngineError, ServiceError};
 use crate::events::{Event, EventLog, Subscription, What};
 use crate::groups::Keeper;
+use crate::live::{Cause, Changing, Live};
 use crate::service;
 use crate::stats::{LimitStatus, Status, View, ViewQuery, monotonic_nanoseconds};
 
@@ -48,10 +52,12 @@ impl Edge for BanQueue {
 
 impl Orders {
     /// Carries out every ban, on a thread of its own, until nobody is left to order one.
-    pub fn carry_out(self, edge: Arc<service::Service>, events: Arc<EventLog>) {
+    pub fn carry_out(self, edge: Packets, events: Arc<EventLog>) {
         let work = move || {
             for order in self.0 {
                 let (cidr, time) = (order.cidr.clone(), order.for_seconds);
+                // Where no packets are held, nobody can be kept off.
+                let Some(edge) = edge.load_full() else { continue };
                 match edge.handle(Request::Ban { orders: vec![order] }) {
                     Ok(_) => events.push(banned(cidr, time)),
                     Err(reason) => eprintln!("banning {cidr} failed: {reason}"),
@@ -98,54 +104,150 @@ pub fn start(config: &Config) -> Result<(decide::Service, Orders), StartError> {
     Ok((decide::Service::start(&config.decide, engine, monotonic_nanoseconds)?, orders))
 }
 
+/// What holds packets; empty if the config is for other things only: then nothing of the kernel's packet path is needed.
+pub type Packets = Arc<ArcSwapOption<service::Service>>;
+
+/// What keeps limits together with other hosts, if some are.
+type Cluster = Arc<ArcSwapOption<cluster::Keeper>>;
+
 /// What holds packets, what answers applications and what keeps groups, as one.
 pub struct Agent {
-    config: Config,
-    file: Option<String>,
+    file: Option<PathBuf>,
     started: Instant,
-    /// `None` if the config is for other things only: then nothing of the kernel's packet path is needed.
-    packets: Option<Arc<service::Service>>,
+    packets: Packets,
     requests: decide::Service,
     groups: Keeper,
-    cluster: Option<Arc<cluster::Keeper>>,
+    changing: Changing,
+    cluster: Cluster,
     events: Arc<EventLog>,
 }
 
 impl Agent {
-    /// All at work.
+    /// All at work; `file` is where the config is read from.
     #[must_use]
     pub fn new(
-        config: Config,
-        file: Option<String>,
-        packets: Option<Arc<service::Service>>,
+        file: Option<PathBuf>,
+        live: Live,
+        packets: Packets,
         requests: decide::Service,
         groups: Keeper,
-        cluster: Option<Arc<cluster::Keeper>>,
+        cluster: Option<cluster::Keeper>,
         events: Arc<EventLog>,
     ) -> Self {
-        Self { config, file, started: Instant::now(), packets, requests, groups, cluster, events }
+        let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
+        Self { file, started: Instant::now(), packets, requests, groups, changing, cluster, events }
+    }
+
+    pub(crate) const fn changing(&self) -> &Changing {
+        &self.changing
+    }
+
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    pub(crate) const fn requests(&self) -> &decide::Service {
+        &self.requests
+    }
+
+    pub(crate) const fn groups(&self) -> &Keeper {
+        &self.groups
+    }
+
+    /// Keeps the limits of another config together with other hosts: as before where nothing of that is changed, or by
+    /// asking for shares anew. Returns what an operator should know.
+    pub(crate) fn replace_cluster(&self, before: &Config, config: &Config) -> Option<String> {
+        let on_packets = |config: &Config| -> Vec<_> {
+            let shared = config.limits.iter().filter(|limit| limit.cluster);
+            shared.map(|limit| (limit.name.clone(), limit.rate, limit.burst, limit.tiers.clone())).collect()
+        };
+        let on_requests = |config: &Config| -> Vec<_> {
+            let shared = config.decide.limits.iter().filter(|limit| limit.cluster);
+            shared.map(|limit| (limit.name.clone(), limit.rate, limit.burst, limit.tiers.clone())).collect()
+        };
+        let all = |config: &Config| (on_packets(config), on_requests(config), config.agent.on_exit);
+        if before.cluster == config.cluster && all(before) == all(config) {
+            return None;
+        }
+        self.stop_cluster();
+        let shared = cluster::shared(config, &self.packets, &self.requests.current());
+        match cluster::Keeper::start(config, shared) {
+            Ok(keeper) => {
+                let note = keeper.is_some().then(|| "the store is asked for this host's shares anew".to_owned());
+                self.cluster.store(keeper.map(Arc::new));
+                note
+            }
+            Err(error) => Some(format!("limits are not kept together with other hosts: {error}")),
+        }
+    }
+
+    /// Gives back this host's shares.
+    pub(crate) fn stop_cluster(&self) {
+        if let Some(cluster) = self.cluster.swap(None) {
+            cluster.stop();
+        }
+    }
+
+    /// What is where in the table of sources.
+    pub(crate) fn layout(&self) -> Layout {
+        self.packets.load_full().map(|packets| packets.layout()).unwrap_or_default()
+    }
+
+    /// Puts other limits on packets in force, all of them or none. Returns what an operator should know.
+    pub(crate) fn replace_packets(
+        &self,
+        config: &Config,
+        plan: Plan,
+        interfaces: &[String],
+    ) -> Result<Vec<String>, String> {
+        match (self.packets.load_full(), holds_packets(config, interfaces)) {
+            (Some(packets), true) => {
+                packets.replace(config.clone(), plan, interfaces).map_err(|error| error.to_string())
+            }
+            (None, true) => {
+                let pins = PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
+                let file = self.file.as_ref().map(|file| file.display().to_string());
+                let packets = service::Service::start(config.clone(), file, plan, pins, interfaces)
+                    .map_err(|error| error.to_string())?;
+                let notes = packets.notes();
+                self.packets.store(Some(Arc::new(packets)));
+                Ok(notes)
+            }
+            (Some(packets), false) => {
+                packets.detach().map_err(|error| error.to_string())?;
+                self.packets.store(None);
+                Ok(vec!["there are no limits on packets any more".to_owned()])
+            }
+            (None, false) => Ok(Vec::new()),
+        }
     }
 
     fn status(&self) -> Result<Status, String> {
-        let mut status = match &self.packets {
+        let mut status = match self.packets.load_full() {
             Some(packets) => parsed(packets.handle(Request::Status)?)?,
             None => Status {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                mode: self.config.agent.mode.to_string(),
+                mode: self.changing.live().config().agent.mode.to_string(),
                 uptime_seconds: self.started.elapsed().as_secs(),
-                config: self.file.clone(),
+                config: self.file.as_ref().map(|file| file.display().to_string()),
                 notes: vec!["there are no limits on packets".to_owned()],
                 ..Status::default()
             },
         };
         status.groups = self.groups.names();
+        status.uptime_seconds = self.started.elapsed().as_secs();
         status.notes.extend(self.groups.notes());
-        status.cluster = self.cluster.as_ref().map(|cluster| cluster.status());
+        let live = self.changing.live();
+        status.last_reload = live.last();
+        status.trial = live.trial();
+        status.protected = live.protected();
+        drop(live);
+        status.cluster = self.cluster.load_full().map(|cluster| cluster.status());
         Ok(status)
     }
 
     fn view(&self, query: ViewQuery) -> Result<View, String> {
-        let sources = match &self.packets {
+        let sources = match self.packets.load_full() {
             Some(packets) => parsed(packets.handle(Request::View { query })?)?,
             None => View::default(),
         };
@@ -153,7 +255,7 @@ impl Agent {
     }
 
     fn limits(&self) -> Result<Vec<LimitStatus>, String> {
-        let mut limits: Vec<LimitStatus> = match &self.packets {
+        let mut limits: Vec<LimitStatus> = match self.packets.load_full() {
             Some(packets) => parsed(packets.handle(Request::Limits)?)?,
             None => Vec::new(),
         };
@@ -164,10 +266,16 @@ impl Agent {
 
 impl Handler for Agent {
     fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
-        match (request, &self.packets) {
+        match (request, self.packets.load_full()) {
             (Request::Status, _) => json(self.status()?),
             (Request::Limits, _) => json(self.limits()?),
             (Request::Decide { question }, _) => answer(&self.requests, &question),
+            (Request::Reload { operator }, _) => json(self.reload(Cause::Command, operator)),
+            (Request::Try { file, for_seconds, operator }, _) => {
+                let time = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
+                json(self.try_config(&file, time, operator))
+            }
+            (Request::Confirm, _) => json(self.confirm()?),
             (Request::View { query }, _) => json(self.view(query)?),
             (Request::Events, _) => json(self.events.recent().iter().map(|event| &**event).collect::<Vec<_>>()),
             (Request::Groups, _) => json(self.groups.statuses()),
@@ -186,6 +294,13 @@ impl Handler for Agent {
     fn follow(&self, last: usize) -> Result<Subscription, String> {
         self.events.follow(last).map_err(|error| error.to_string())
     }
+}
+
+/// Whether a config has limits on packets, or nothing but these.
+#[must_use]
+pub fn holds_packets(config: &Config, interfaces: &[String]) -> bool {
+    let has_others = !config.groups.is_empty() || !config.decide.limits.is_empty();
+    !interfaces.is_empty() || !has_others
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(document: serde_json::Value) -> Result<T, String> {

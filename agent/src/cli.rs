@@ -194,6 +194,21 @@ pub enum Command {
     },
     /// What is banned, and for how much longer
     Bans(Ask),
+    /// Read the config again: all of it comes into force, or nothing of it; state of unchanged limits is kept
+    Reload(Ask),
+    /// Put a config in force for a time, and go back unless it is confirmed
+    Try {
+        /// The config
+        file: PathBuf,
+        /// For how long, from 1s to 24h
+        #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+        duration: std::time::Duration,
+        /// How to ask
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Keep the config that is on trial
+    Confirm(Ask),
     /// Take out of the kernel all that an earlier run left there
     Detach {
         /// The config that run had, for where its pins are

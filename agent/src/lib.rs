@@ -2,6 +2,7 @@
 
 pub mod applications;
 pub mod bans;
+mod change;
 pub mod cli;
 pub mod cluster;
 pub mod cmd;
@@ -14,8 +15,10 @@ pub mod doctor;
 pub mod events;
 pub mod groups;
 pub mod host_load;
+pub mod live;
 pub mod manual;
 pub mod metrics;
+pub mod protect;
 pub mod service;
 pub mod stats;
 pub mod supervisor;

@@ -1,24 +1,27 @@
 //! What is in force, and what is asked of it while it is.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::ban::Ban;
-use common::counters::Traffic;
+use common::counters::{BYPASS_ROWS, Traffic};
 use common::packet::Direction;
 use common::settings::Runtime;
 
-use crate::bans::{BanList, Change};
+use crate::bans::{self, BanList};
+use crate::change::Change;
 use crate::cluster::{self, Usage};
-use crate::compile::{Plan, PrefixKey};
+use crate::compile::{Layout, Plan, PrefixKey};
 use crate::config::policy::{Config, OnExit, Unit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
-use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, LoadError, PinDirectory, release_others};
+use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, LoadError, PinDirectory, PinLock};
 use crate::events::Event;
 use crate::host_load::{HostLoad, RoomDecision};
 use crate::stats::{
-    BanStatus, BansRow, InterfaceStatus, Live, Reader, Status, View, ViewQuery, monotonic_nanoseconds, seconds_until,
+    BanStatus, BansRow, Counted, InterfaceStatus, Live, Reader, Status, View, ViewQuery, monotonic_nanoseconds,
+    seconds_until,
 };
 
 /// How often bans that have ended are cleared away and the host's load is looked at.
@@ -26,9 +29,11 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 
 /// The agent at work: answers requests while a policy is in force.
 pub struct Service {
-    config: Config,
     file: Option<String>,
     started: Instant,
+    pins: PinDirectory,
+    /// Nobody else uses the pins meanwhile.
+    _lock: PinLock,
     in_force: Mutex<InForce>,
     /// What whoever watches has seen last.
     live: Mutex<Live>,
@@ -36,6 +41,7 @@ pub struct Service {
 
 /// What changes while the agent runs.
 struct InForce {
+    config: Config,
     ingress: Datapath,
     egress: Option<Datapath>,
     /// What was noteworthy when it was put in force.
@@ -44,6 +50,10 @@ struct InForce {
     runtime: Runtime,
     load: Option<HostLoad>,
     room: RoomDecision,
+    /// What earlier policies of this agent counted.
+    counted: Counted,
+    /// This host's shares of limits that many hosts keep together, by the limits' names.
+    shares: HashMap<String, cluster::InForce>,
 }
 
 impl Service {
@@ -56,11 +66,45 @@ impl Service {
         config: Config,
         file: Option<String>,
         plan: Plan,
-        pins: &PinDirectory,
+        pins: PinDirectory,
         interfaces: &[String],
     ) -> Result<Self, AttachError> {
-        let in_force = InForce::put(&config, plan, pins, interfaces)?;
-        Ok(Self { config, file, started: Instant::now(), in_force: Mutex::new(in_force), live: Mutex::default() })
+        let lock = pins.lock()?;
+        let in_force = InForce::put(config, plan, &pins, interfaces)?;
+        Ok(Self {
+            file,
+            started: Instant::now(),
+            pins,
+            _lock: lock,
+            in_force: Mutex::new(in_force),
+            live: Mutex::default(),
+        })
+    }
+
+    /// Puts another policy in force in place of the one that is. Returns what of it an operator should know.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to load or attach it; then the policy before is in force as it was.
+    pub fn replace(&self, config: Config, plan: Plan, interfaces: &[String]) -> Result<Vec<String>, AttachError> {
+        // Others go on being answered while it is loaded and verified.
+        let change = Change::load(&config, plan, &self.pins, interfaces)?;
+        self.lock().replace(change, config, &self.pins, interfaces)
+    }
+
+    /// What is where in the table of sources.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.lock().ingress.image().layout.clone()
+    }
+
+    /// Takes every limit on packets out of force.
+    ///
+    /// # Errors
+    ///
+    /// When a pin cannot be removed.
+    pub fn detach(&self) -> Result<(), LoadError> {
+        self.lock().ingress.detach()
     }
 
     /// How each interface is attached for what comes in.
@@ -94,29 +138,34 @@ impl Service {
     ///
     /// When something cannot be taken out of the kernel.
     pub fn leave(&self) -> Result<OnExit, LoadError> {
-        if self.config.agent.on_exit == OnExit::Detach {
-            self.lock().ingress.detach()?;
+        let in_force = self.lock();
+        if in_force.config.agent.on_exit == OnExit::Detach {
+            in_force.ingress.detach()?;
         }
-        Ok(self.config.agent.on_exit)
+        Ok(in_force.config.agent.on_exit)
     }
 
     /// What has been asked of a limit, in its unit; `None` if there is no such limit, or its counters cannot be read now:
     /// somebody who looks at the whole table of sources is not waited for.
     #[must_use]
     pub fn asked(&self, name: &str) -> Option<Usage> {
-        let nth = self.config.limits.iter().position(|limit| limit.name == name)?;
-        let limit = &self.config.limits[nth];
         let mut in_force = self.in_force.try_lock().ok()?;
-        let (asked, refused) = in_force.datapath(limit.direction).asked(nth).ok()?;
-        let units = |traffic: Traffic| if limit.unit == Unit::Bytes { traffic.bytes } else { traffic.packets };
-        Some(Usage { wanted: units(asked), refused: units(refused) })
+        let nth = in_force.config.limits.iter().position(|limit| limit.name == name)?;
+        let (direction, unit) = (in_force.config.limits[nth].direction, in_force.config.limits[nth].unit);
+        let (asked, refused) = in_force.datapath(direction).asked(nth).ok()?;
+        let before = in_force.counted.limits.get(name).copied().unwrap_or_default();
+        let units = |traffic: Traffic| if unit == Unit::Bytes { traffic.bytes } else { traffic.packets };
+        let before = (units(before.passed) + units(before.throttled), units(before.throttled));
+        Some(Usage { wanted: units(asked) + before.0, refused: units(refused) + before.1 })
     }
 
     /// Holds a limit to this host's share of it, from the next packet on.
-    pub fn hold(&self, name: &str, in_force: cluster::InForce) {
-        let Some(nth) = self.config.limits.iter().position(|limit| limit.name == name) else { return };
-        let direction = self.config.limits[nth].direction;
-        self.lock().datapath(direction).set_share(nth, in_force.share, in_force.is_open);
+    pub fn hold(&self, name: &str, share: cluster::InForce) {
+        let mut in_force = self.lock();
+        let Some(nth) = in_force.config.limits.iter().position(|limit| limit.name == name) else { return };
+        let direction = in_force.config.limits[nth].direction;
+        in_force.datapath(direction).set_share(nth, share.share, share.is_open);
+        in_force.shares.insert(name.to_owned(), share);
     }
 
     /// The rings that the programs in force tell their events through.
@@ -139,10 +188,11 @@ impl Service {
 
     fn reader<'a>(&'a self, in_force: &'a InForce) -> Reader<'a> {
         Reader {
-            config: &self.config,
+            config: &in_force.config,
             ingress: &in_force.ingress,
             egress: in_force.egress.as_ref(),
             bans: &in_force.bans,
+            counted: &in_force.counted,
         }
     }
 
@@ -168,7 +218,7 @@ impl Service {
             .collect();
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            mode: self.config.agent.mode.to_string(),
+            mode: in_force.config.agent.mode.to_string(),
             uptime_seconds: self.started.elapsed().as_secs(),
             config: self.file.clone(),
             interfaces,
@@ -179,52 +229,107 @@ impl Service {
             groups: Vec::new(),
             has_room: in_force.is_elastic().then_some(in_force.runtime.has_room != 0),
             notes: in_force.notes(),
-            cluster: None,
+            ..Status::default()
         })
     }
 }
 
 impl InForce {
-    fn put(config: &Config, plan: Plan, pins: &PinDirectory, interfaces: &[String]) -> Result<Self, AttachError> {
-        let mut ingress = Datapath::load(plan.ingress, pins)?;
-        let mut egress = match plan.egress.map(|image| Datapath::load(image, pins)).transpose() {
-            Ok(egress) => egress,
-            Err(error) => {
-                ingress.abandon();
-                return Err(error.into());
-            }
-        };
-        let mut notes = Vec::new();
-        let put = |ingress: &mut Datapath, egress: Option<&mut Datapath>, notes: &mut Vec<String>| {
-            let entries = ingress.bans()?.all()?;
+    fn put(config: Config, plan: Plan, pins: &PinDirectory, interfaces: &[String]) -> Result<Self, AttachError> {
+        let mut change = Change::load(&config, plan, pins, interfaces)?;
+        let put = |change: &mut Change| {
+            let entries = change.ingress.bans()?.all()?;
             let bans = BanList::resume(entries.into_iter().map(|entry| (entry.prefix, entry.ban.own_until)));
             let runtime = Runtime { bans: bans.len() as u32, ..Runtime::default() };
-            ingress.set_runtime(runtime)?;
-            for interface in interfaces {
-                notes.extend(ingress.attach(interface, config.agent.attach)?);
-            }
-            if let Some(egress) = egress {
-                for interface in interfaces {
-                    notes.extend(egress.attach(interface, config.agent.attach)?);
-                }
-            }
-            Ok((bans, runtime))
+            change.ingress.set_runtime(runtime)?;
+            Ok((change.put_in_force(&config, pins, interfaces)?, bans, runtime))
         };
-        let (bans, runtime) = match put(&mut ingress, egress.as_mut(), &mut notes) {
+        let (notes, bans, runtime) = match put(&mut change) {
             Ok(put) => put,
             Err(error) => {
-                ingress.abandon();
-                if let Some(egress) = egress {
-                    egress.abandon();
-                }
+                change.undo(pins);
                 return Err(error);
             }
         };
-        let in_force =
-            Self { ingress, egress, notes, bans, runtime, load: HostLoad::new().ok(), room: RoomDecision::default() };
-        let all: Vec<&Datapath> = std::iter::once(&in_force.ingress).chain(&in_force.egress).collect();
-        release_others(&all);
-        Ok(in_force)
+        Ok(Self {
+            config,
+            ingress: change.ingress,
+            egress: change.egress,
+            notes,
+            bans,
+            runtime,
+            load: HostLoad::new().ok(),
+            room: RoomDecision::default(),
+            counted: Counted::default(),
+            shares: HashMap::new(),
+        })
+    }
+
+    /// Puts a policy that is loaded in place of this one.
+    fn replace(
+        &mut self,
+        mut change: Change,
+        config: Config,
+        pins: &PinDirectory,
+        interfaces: &[String],
+    ) -> Result<Vec<String>, AttachError> {
+        let put = |change: &mut Change| {
+            for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
+                datapath.set_runtime(self.runtime)?;
+                // Before the first packet: it would be held to the whole of the limit, on every host.
+                for (nth, limit) in config.limits.iter().enumerate() {
+                    if let Some(share) = self.shares.get(&limit.name).filter(|_| limit.cluster) {
+                        datapath.set_share(nth, share.share, share.is_open);
+                    }
+                }
+            }
+            change.put_in_force(&config, pins, interfaces)
+        };
+        let notes = match put(&mut change) {
+            Ok(notes) => notes,
+            Err(error) => {
+                for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
+                    datapath.attach_again(self.config.agent.attach);
+                }
+                change.undo(pins);
+                return Err(error);
+            }
+        };
+        // The policy is in force: what people look at is second to that, and told of if it fails.
+        let Change { mut ingress, egress, .. } = change;
+        let mut noted = notes.clone();
+        if let Err(error) = self.count_on(&mut ingress, &config) {
+            noted.push(format!("counters of the policy before could not be read: {error}"));
+        }
+        self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster && limit.name == *name));
+        (self.ingress, self.egress) = (ingress, egress);
+        (self.config, self.notes) = (config, notes);
+        Ok(noted)
+    }
+
+    /// Adds what this policy has counted to what earlier ones have, and hands on what is remembered of sources.
+    fn count_on(&mut self, next: &mut Datapath, config: &Config) -> Result<(), LoadError> {
+        for datapath in std::iter::once(&self.ingress).chain(&self.egress) {
+            let (rows, table) = (datapath.counters()?, datapath.table_counters()?);
+            self.counted.add(&self.config.limits, datapath.image(), &rows, table);
+        }
+        let old = self.ingress.image();
+        let new_rows: HashMap<&str, u32> = (BYPASS_ROWS..)
+            .zip(&next.image().catalogue)
+            .filter_map(|(row, counted)| Some((config.limits.get(counted.limit)?.name.as_str(), row)))
+            .collect();
+        let row_of = |row: u32| {
+            let counted = old.catalogue.get(row.checked_sub(BYPASS_ROWS)? as usize)?;
+            new_rows.get(self.config.limits.get(counted.limit)?.name.as_str()).copied()
+        };
+        let is_as_before = old.catalogue == next.image().catalogue && old.layout == next.image().layout;
+        if !is_as_before {
+            let rows: HashMap<u32, Option<u32>> =
+                (BYPASS_ROWS..BYPASS_ROWS + old.catalogue.len() as u32).map(|row| (row, row_of(row))).collect();
+            let sightings = self.ingress.sightings()?;
+            next.take_up_sightings(&sightings, |row| rows.get(&row).copied().flatten())?;
+        }
+        Ok(())
     }
 
     /// What holds packets of one direction.
@@ -283,7 +388,7 @@ impl InForce {
         Ok(true)
     }
 
-    fn write(&mut self, changes: &[Change]) -> Result<(), LoadError> {
+    fn write(&mut self, changes: &[bans::Change]) -> Result<(), LoadError> {
         let mut trie = self.ingress.bans()?;
         changes.iter().try_for_each(|change| trie.write(change))
     }
@@ -332,7 +437,7 @@ impl Handler for Service {
             Request::Reset { source } => json(Reset { forgotten: self.reader(&in_force).reset(source) }),
             Request::ResetLimit { limit } => {
                 let forgotten = self.reader(&in_force).reset_limit(&limit).ok_or_else(|| {
-                    let names: Vec<&str> = self.config.limits.iter().map(|limit| limit.name.as_str()).collect();
+                    let names: Vec<&str> = in_force.config.limits.iter().map(|limit| limit.name.as_str()).collect();
                     format!("there is no limit {limit:?}: this agent has {}", names.join(", "))
                 })?;
                 json(Reset { forgotten })
@@ -350,6 +455,9 @@ impl Handler for Service {
             }
             Request::Bans => json(in_force.list_bans().map_err(failed)?),
             Request::Groups | Request::Emergency { .. } => Err("groups are kept elsewhere".to_owned()),
+            Request::Reload { .. } | Request::Try { .. } | Request::Confirm => {
+                Err("configs are kept elsewhere".to_owned())
+            }
             Request::Events | Request::Follow { .. } => Err("events are kept elsewhere".to_owned()),
             Request::Decide { question } => {
                 Err(format!("there is no limit {:?} on requests: the config has none", question.limit))

@@ -102,6 +102,12 @@ impl Tag {
         Self(hash.0 & HASH | 1 << 32 | u64::from(key.group) << 16 & GROUP)
     }
 
+    /// What of a head names its key.
+    #[must_use]
+    pub const fn of_head(head: u64) -> Self {
+        Self(head & TAG)
+    }
+
     /// The group in the head of a slot that is in use, `None` if it is free.
     #[must_use]
     pub fn group(head: u64) -> Option<u32> {

@@ -91,6 +91,10 @@ pub static ANSWERS: Array<u64, 1> = Array::new();
 #[btf_map]
 pub static TABLE: Array<TableIdentity, 1> = Array::new();
 
+/// What is where in the table of sources, as text: for the agent that comes after this one. No program reads it.
+#[btf_map]
+pub static LAYOUT: Array<[u8; 4096], 1> = Array::new();
+
 /// Reads one field of the settings: a constant to the verifier.
 macro_rules! setting {
     ($($field:tt)+) => {

@@ -3,25 +3,27 @@
 use std::sync::Arc;
 
 use super::{Holder, InForce, Shared, Usage};
+use crate::applications::Packets;
 use crate::config::policy::{Config, OnExit};
-use crate::decide::Engine;
-use crate::service::Service;
+use crate::decide::Current;
 
 /// A limit on packets.
-struct Packets {
+struct OfPackets {
     name: String,
-    service: Arc<Service>,
+    packets: Packets,
     /// Packets are held to the share by the kernel until the limits are taken out of it.
     on_exit: OnExit,
 }
 
-impl Holder for Packets {
+impl Holder for OfPackets {
     fn asked(&self) -> Option<Usage> {
-        self.service.asked(&self.name)
+        self.packets.load().as_ref()?.asked(&self.name)
     }
 
     fn hold(&self, in_force: InForce) {
-        self.service.hold(&self.name, in_force);
+        if let Some(service) = self.packets.load().as_ref() {
+            service.hold(&self.name, in_force);
+        }
     }
 
     fn gives_back(&self) -> bool {
@@ -30,19 +32,19 @@ impl Holder for Packets {
 }
 
 /// A limit on requests.
-struct Requests {
+struct OfRequests {
     name: String,
-    engine: Arc<Engine>,
+    engine: Arc<Current>,
 }
 
-impl Holder for Requests {
+impl Holder for OfRequests {
     fn asked(&self) -> Option<Usage> {
-        let (wanted, refused) = self.engine.asked(&self.name)?;
+        let (wanted, refused) = self.engine.load().asked(&self.name)?;
         Some(Usage { wanted, refused })
     }
 
     fn hold(&self, in_force: InForce) {
-        self.engine.set_share(&self.name, in_force.share, in_force.is_open);
+        self.engine.load().set_share(&self.name, in_force.share, in_force.is_open);
     }
 
     fn gives_back(&self) -> bool {
@@ -52,17 +54,17 @@ impl Holder for Requests {
 
 /// Every limit of a config that many hosts keep together, with what holds it.
 #[must_use]
-pub fn shared(config: &Config, packets: Option<&Arc<Service>>, engine: &Arc<Engine>) -> Vec<Shared> {
+pub fn shared(config: &Config, packets: &Packets, engine: &Arc<Current>) -> Vec<Shared> {
     let mut shared = Vec::new();
     for limit in config.limits.iter().filter(|limit| limit.cluster) {
-        if let Some(service) = packets {
-            let (name, service) = (limit.name.clone(), Arc::clone(service));
-            let holder = Packets { name, service, on_exit: config.agent.on_exit };
+        if packets.load().is_some() {
+            let (name, packets) = (limit.name.clone(), Arc::clone(packets));
+            let holder = OfPackets { name, packets, on_exit: config.agent.on_exit };
             shared.push(Shared::packets(limit, Box::new(holder)));
         }
     }
     for limit in config.decide.limits.iter().filter(|limit| limit.cluster) {
-        let holder = Requests { name: limit.name.clone(), engine: Arc::clone(engine) };
+        let holder = OfRequests { name: limit.name.clone(), engine: Arc::clone(engine) };
         shared.push(Shared::requests(limit, Box::new(holder)));
     }
     shared

@@ -70,6 +70,10 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
                 "\nelastic limits hold at their rate: the host has no room"
             });
         }
+        for line in changes(status) {
+            text.push('\n');
+            text.push_str(&line);
+        }
         for note in &status.notes {
             text.push_str("\nnote: ");
             text.push_str(note);
@@ -80,6 +84,29 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
         }
         text
     })
+}
+
+/// The last reload, the trial in progress, and who is protected, in words.
+fn changes(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(trial) = &status.trial {
+        let left = table::seconds(trial.ends_in_seconds);
+        lines.push(format!("on trial: {}, for another {left}; to keep it: agent confirm", trial.file));
+    }
+    if let Some(last) = &status.last_reload {
+        let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs_f64(last.at.max(0.0));
+        let result = if last.ok { "ok" } else { "failed, nothing was changed" };
+        let file = last.file.as_deref().unwrap_or("the built-in limits");
+        let at = humantime::format_rfc3339_seconds(at);
+        lines.push(format!("last reload ({}) of {file} at {at}: {result}", last.cause));
+        lines.extend(last.errors.iter().map(|error| format!("  {error}")));
+        lines.extend(last.notes.iter().map(|note| format!("  note: {note}")));
+    }
+    if !status.protected.is_empty() {
+        let named = status.protected.iter().map(|one| format!("{} ({})", one.address, one.why));
+        lines.push(format!("never throttled: {}", named.collect::<Vec<_>>().join(", ")));
+    }
+    lines
 }
 
 /// The cluster in words: its store, then each host's share of each limit.

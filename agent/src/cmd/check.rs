@@ -1,5 +1,6 @@
 //! `agent check`: validates, and tells what would be enforced.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,6 +12,7 @@ use crate::config;
 use crate::config::policy::Config;
 use crate::config::policy_group::Group;
 use crate::doctor;
+use crate::protect::{self, Protected};
 use crate::stats::LimitDefinition;
 
 /// The document of `agent check --json`.
@@ -19,6 +21,7 @@ struct Checked {
     valid: bool,
     warnings: Vec<String>,
     lacking: Vec<String>,
+    protected: Vec<Protected>,
     limits: Vec<LimitDefinition>,
     groups: Vec<GroupDefinition>,
 }
@@ -52,6 +55,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         valid: true,
         warnings,
         lacking: doctor::lacking(&loaded.config),
+        protected: protect::of(&loaded.config, &BTreeSet::new()),
         limits: definitions(&loaded.config),
         groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
     };
@@ -95,6 +99,9 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
         let rows =
             checked.groups.iter().map(|group| [group.name.clone(), group.matches.join("\n"), group.limits.join("\n")]);
         println!("\n{}", table::render(["GROUP", "MATCH", "LIMITS"], 3, rows));
+    }
+    for protected in &checked.protected {
+        println!("never throttled: {}, {}", protected.address, protected.why);
     }
     if let Some(cluster) = &config.cluster {
         let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();

@@ -9,6 +9,7 @@ mod doctor;
 mod events;
 mod groups;
 mod package;
+mod reload;
 mod run;
 mod table;
 mod top;
@@ -47,6 +48,9 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Decide(options) => decide::decide(&options),
         Command::Groups { emergency: None, ask } => groups::groups(&ask),
         Command::Groups { emergency: Some(command), .. } => groups::emergency(&command),
+        Command::Reload(options) => reload::reload(&options),
+        Command::Try { file, duration, ask } => reload::try_config(&file, duration, &ask),
+        Command::Confirm(options) => reload::confirm(&options),
         Command::Detach { config } => detach::detach(config.as_deref()),
         Command::Doctor { config, json } => doctor::doctor(config.as_deref(), json.into()),
         Command::Completions { shell } => package::completions(shell),

@@ -1,28 +1,35 @@
 //! `agent --config limits.toml`: holds the host to it until told to stop.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use arc_swap::ArcSwapOption;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::USAGE;
-use crate::applications::{self, Agent};
+use crate::applications::{self, Agent, Packets};
 use crate::cli::Run;
 use crate::cluster;
 use crate::compile::{self, Plan};
 use crate::config::policy::{Config, Mode, OnExit};
 use crate::config::{self, ssh};
 use crate::control::Server;
-use crate::datapath::{PinDirectory, default_route_interfaces, interface_names};
+use crate::datapath::{PinDirectory, default_route_interfaces};
 use crate::events::{EventLog, Feed};
 use crate::groups::Keeper;
+use crate::live::{self, Live, Record, Source};
 use crate::metrics::Exporter;
+use crate::protect;
 use crate::service::{PERIOD, Service};
 use crate::supervisor::Supervisor;
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
-    let Some(config) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
+    let Some(source) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
+    let protected = protect::of(&source.config, &BTreeSet::new());
+    let config = protect::applied(&source.config, &protected);
     let plan = match compile::plan(&config) {
         Ok(plan) => plan,
         Err(error) => {
@@ -30,28 +37,33 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    let interfaces = interfaces(&config)?;
-    let file = options.config.as_ref().map(|file| file.display().to_string());
+    let interfaces = live::interfaces(&config).map_err(anyhow::Error::msg)?;
+    let file = options.config.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(async {
         // First of all, so that a second agent touches nothing.
         let server = Server::bind(&config.agent.control)?;
+        // From here on, neither is the end of the agent.
+        let stopped = stopped()?;
+        let hang_up = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
         let exporter = config.agent.metrics.map(Exporter::bind).transpose()?;
         let (requests, orders) = applications::start(&config)?;
-        let packets = hold_packets(&config, file.clone(), plan, &interfaces)?;
+        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces)?;
         // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
         let groups = Keeper::start(&config);
-        let shared = cluster::shared(&config, packets.as_ref(), &requests.shared_engine());
-        let cluster = cluster::Keeper::start(&config, shared)?.map(Arc::new);
-        let in_force = introduce(&config, packets.as_deref(), &requests, &groups);
-        let on_exit = config.agent.on_exit;
-        let events = Arc::new(EventLog::default());
-        if let Some(packets) = &packets {
-            orders.carry_out(Arc::clone(packets), Arc::clone(&events));
+        let packets: Packets = Arc::new(ArcSwapOption::new(packets));
+        let shared = cluster::shared(&config, &packets, &requests.current());
+        let cluster = cluster::Keeper::start(&config, shared)?;
+        let in_force = introduce(&config, packets.load().as_deref(), &requests, &groups);
+        for protected in &protected {
+            eprintln!("never throttled: {}, {}", protected.address, protected.why);
         }
-        let feed = Feed::new(Arc::clone(&events), packets.clone(), groups.clone());
-        let agent =
-            Arc::new(Agent::new(config, file, packets.clone(), requests, groups.clone(), cluster.clone(), events));
+        let events = Arc::new(EventLog::default());
+        orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
+        let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), groups.clone());
+        let live = Live::new(source, protected);
+        let agent = Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster, events);
+        let agent = Arc::new(agent);
         if let Some(exporter) = exporter {
             eprintln!("metrics on http://{}/metrics", exporter.address());
             exporter.start(Arc::clone(&agent))?;
@@ -59,25 +71,25 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         let supervisor = Supervisor;
         supervisor.ready(&in_force);
         tokio::select! {
-            () = server.serve(agent) => {}
+            () = server.serve(Arc::clone(&agent)) => {}
             () = supervisor.keep_alive() => {}
-            () = keep_up(packets.as_deref()) => {}
+            () = keep_up(&packets) => {}
             () = groups.keep_filled() => {}
             () = feed.run() => {}
-            result = stopped() => result?,
+            () = live::changes(Arc::clone(&agent), hang_up) => {}
+            () = stopped => {}
         }
         supervisor.stopping();
         drop(server);
+        let on_exit = agent.changing().live().config().agent.on_exit;
         for problem in groups.stop(on_exit) {
             eprintln!("error: {problem}");
         }
-        if let Some(packets) = packets {
+        if let Some(packets) = packets.load_full() {
             packets.leave()?;
         }
         // Nothing passes any more by what is given back.
-        if let Some(cluster) = cluster {
-            cluster.stop();
-        }
+        agent.stop_cluster();
         match on_exit {
             OnExit::Detach => eprintln!("stopped; limits are out of force (on_exit = \"detach\")"),
             OnExit::Keep => {
@@ -91,26 +103,26 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
 /// Puts the limits on packets in force, unless the config is for other things only.
 fn hold_packets(
     config: &Config,
-    file: Option<String>,
+    file: Option<&Path>,
     plan: Plan,
     interfaces: &[String],
 ) -> anyhow::Result<Option<Arc<Service>>> {
-    let has_others = !config.groups.is_empty() || !config.decide.limits.is_empty();
-    if interfaces.is_empty() && has_others {
+    if !applications::holds_packets(config, interfaces) {
         return Ok(None);
     }
     let pins = PinDirectory::open(&config.agent.pins)?;
-    Ok(Some(Arc::new(Service::start(config.clone(), file, plan, &pins, interfaces)?)))
+    let file = file.map(|file| file.display().to_string());
+    Ok(Some(Arc::new(Service::start(config.clone(), file, plan, pins, interfaces)?)))
 }
 
 /// Does from time to time what has to be done for packets.
-async fn keep_up(packets: Option<&Service>) {
-    let Some(packets) = packets else { return std::future::pending().await };
+async fn keep_up(packets: &Packets) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut is_failing = false;
     loop {
         ticks.tick().await;
+        let Some(packets) = packets.load_full() else { continue };
         let result = packets.tick();
         // Told once: the limits are in force all the same.
         if let (Err(error), false) = (&result, is_failing) {
@@ -121,47 +133,45 @@ async fn keep_up(packets: Option<&Service>) {
 }
 
 /// Reads the config, or takes the built-in one; `None` if it is wrong, which has been told.
-fn configuration(options: &Run) -> anyhow::Result<Option<Config>> {
+fn configuration(options: &Run) -> anyhow::Result<Option<Source>> {
     let Some(file) = &options.config else {
         let interfaces = default_route_interfaces().context("finding the interfaces of the default route")?;
         eprintln!("no config: observing on {} with built-in limits, throttling nothing", interfaces.join(", "));
-        return Ok(Some(Config::built_in(&interfaces)));
+        return Ok(Some(Source { config: Config::built_in(&interfaces), text: None }));
     };
-    match config::load(file) {
-        Ok(loaded) => {
-            for warning in &loaded.warnings {
-                eprintln!("warning: {warning}");
-            }
-            if let Some(warning) = config::ssh_warning(&loaded.config, ssh::client()) {
-                eprintln!("warning: {warning}");
-            }
-            Ok(Some(loaded.config))
-        }
+    let (source, warnings) = match Source::read(file) {
+        Ok(read) => read,
         Err(error) => {
             eprintln!("{error}");
-            Ok(None)
+            return Ok(None);
         }
+    };
+    for warning in warnings {
+        eprintln!("warning: {warning}");
     }
+    let source = before_the_trial(file, source);
+    if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
+        eprintln!("warning: {warning}");
+    }
+    Ok(Some(source))
 }
 
-/// The interfaces that the config's patterns name.
-fn interfaces(config: &Config) -> anyhow::Result<Vec<String>> {
-    let present = interface_names();
-    let mut interfaces = Vec::new();
-    for pattern in &config.agent.interfaces {
-        let matching: Vec<&String> = present.iter().filter(|name| pattern.matches(name)).collect();
-        anyhow::ensure!(
-            !matching.is_empty(),
-            "there is no interface {pattern} on this host; it has {}: correct [agent] interfaces",
-            present.join(", ")
-        );
-        for name in matching {
-            if !interfaces.contains(name) {
-                interfaces.push(name.clone());
-            }
-        }
+/// What was in force before, if the config is one that was on trial when an earlier agent ended, and was not confirmed.
+fn before_the_trial(file: &Path, source: Source) -> Source {
+    let agent = &source.config.agent;
+    let Some(record) = Record::read(agent) else { return source };
+    if record.tried != source.text {
+        // The file is another one by now, or never was what was tried: reading it is going back.
+        Record::forget(agent);
+        return source;
     }
-    Ok(interfaces)
+    let before = record.before.and_then(|text| Some((config::parse(file, &text).ok()?.config, text)));
+    let Some((config, text)) = before else { return source };
+    eprintln!(
+        "warning: {} was on trial and not confirmed: the config before it is in force; agent reload puts the file in force",
+        file.display()
+    );
+    Source { config, text: Some(text) }
 }
 
 /// Says what is in force, and what should be known of it; returns the first in one line.
@@ -201,13 +211,14 @@ fn introduce(config: &Config, packets: Option<&Service>, requests: &crate::decid
     in_force
 }
 
-/// Until SIGINT or SIGTERM.
-pub(super) async fn stopped() -> anyhow::Result<()> {
+/// Until SIGINT or SIGTERM, from when this is called.
+pub(super) fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }

@@ -1,7 +1,6 @@
 //! Which limits share a slot of the table of sources, and where in it each has its state.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{BTreeMap, HashMap};
 
 use common::rule::{Enforcement, Rule};
 use common::time::TickScale;
@@ -104,23 +103,12 @@ impl Groups {
         self.count += 1;
     }
 
-    /// Stands for what each word of a slot means: a table made with another one cannot be gone on with.
-    pub fn fingerprint(&self, limits: &[(usize, &Limit)]) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        for (place, (_, limit)) in self.places.iter().zip(limits) {
-            (place.group, &place.positions, &place.rings).hash(&mut hasher);
-            (
-                &limit.name,
-                limit.direction,
-                limit.key,
-                limit.ipv4_prefix,
-                limit.ipv6_prefix,
-                limit.algorithm,
-                limit.unit,
-            )
-                .hash(&mut hasher);
+    /// Gives each group the number that `numbers` has for it.
+    pub fn renumber(&mut self, numbers: &HashMap<u16, u16>) {
+        for place in &mut self.places {
+            place.group = numbers.get(&place.group).copied().unwrap_or(place.group);
         }
-        hasher.finish()
+        self.count = self.places.iter().map(|place| place.group + 1).max().unwrap_or(0);
     }
 
     /// The groups as the readers of the table want them.

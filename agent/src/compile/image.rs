@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::layout::Layout;
 use crate::config::policy::Prefix;
 use common::counters::BYPASS_ROWS;
 use common::rule::Rule;
@@ -25,6 +26,8 @@ pub struct Image {
     pub catalogue: Vec<CountedRule>,
     /// What the groups of the table's keys stand for, by number.
     pub groups: Vec<Group>,
+    /// What each word of the table means.
+    pub layout: Layout,
 }
 
 impl Image {

@@ -6,11 +6,13 @@
 
 mod groups;
 mod image;
+mod layout;
 mod prefixes;
 mod rules;
 mod spans;
 
 pub use image::{CountedRule, Group, Image, PrefixKey};
+pub use layout::{CarryPlan, Layout, StateCarry};
 
 use common::counters::BYPASS_ROWS;
 use common::packet::{Depth, Direction, Kind, Protocol};
@@ -72,6 +74,8 @@ pub struct Plan {
     pub ingress: Image,
     /// For what goes out, if some limit is on it.
     pub egress: Option<Image>,
+    /// The layout that it was made to go on from.
+    pub after: Layout,
 }
 
 /// Compiles both directions.
@@ -80,10 +84,20 @@ pub struct Plan {
 ///
 /// As [`compile`].
 pub fn plan(config: &Config) -> Result<Plan, CompileError> {
+    plan_after(config, &Layout::default())
+}
+
+/// Compiles both directions, such that as much as can be goes on in the table that a policy before it used.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn plan_after(config: &Config, before: &Layout) -> Result<Plan, CompileError> {
     let has_egress = config.limits.iter().any(|limit| limit.direction == Direction::Egress);
     Ok(Plan {
-        ingress: compile(config, Direction::Ingress)?,
-        egress: has_egress.then(|| compile(config, Direction::Egress)).transpose()?,
+        ingress: compile_after(config, Direction::Ingress, before)?,
+        egress: has_egress.then(|| compile_after(config, Direction::Egress, before)).transpose()?,
+        after: before.clone(),
     })
 }
 
@@ -93,12 +107,18 @@ pub fn plan(config: &Config) -> Result<Plan, CompileError> {
 ///
 /// When more rules would apply to one packet, or more states belong to one key, than the kernel's rows can say.
 pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileError> {
+    compile_after(config, direction, &Layout::default())
+}
+
+fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Result<Image, CompileError> {
     let limits: Vec<(usize, &Limit)> = config.limits.iter().enumerate().collect();
     let own: Vec<&Limit> = config.limits.iter().filter(|limit| limit.direction == direction).collect();
     let scale =
         TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
     let grades = prefixes::Grades::of(config);
-    let groups = groups::assign(&limits)?;
+    let mut groups = groups::assign(&limits)?;
+    groups.renumber(&before.numbers(&limits, &groups));
+    let layout = Layout::of(&limits, &config.classes, &groups, scale);
 
     let mut rows = spans::Rows::new(&limits, &groups, scale, config.agent.mode);
     let mut table = [RuleSpan::default(); SPANS];
@@ -129,7 +149,7 @@ pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileEr
     let settings = Settings {
         shape,
         scale,
-        groups: groups.fingerprint(&limits),
+        groups: layout.fingerprint(),
         ring_words: groups.ring_words,
         most_rules,
         rules_per_grade,
@@ -151,7 +171,7 @@ pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileEr
     };
     let groups = groups.describe(&limits, scale);
     let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
-    Ok(Image { settings, rules, marks, ports, prefixes: grades.entries(config), catalogue, groups })
+    Ok(Image { settings, rules, marks, ports, prefixes: grades.entries(config), catalogue, groups, layout })
 }
 
 /// How a limit marks.

@@ -1,9 +1,9 @@
 //! `[agent]`.
 
-use super::policy::{AgentConfig, Attach, DEFAULT_PINS, InterfacePattern, Mode, OnExit};
+use super::policy::{AgentConfig, Attach, DEFAULT_PINS, InterfacePattern, Mode, OnExit, Shield};
 use super::prefix;
 use super::report::Problems;
-use super::table::Table;
+use super::table::{Table, suggestion};
 use crate::control::DEFAULT_SOCKET;
 
 /// The most keys the table of sources can be made for: 512 MiB with one limit.
@@ -22,6 +22,8 @@ impl Default for AgentConfig {
             cgroup: "weir".to_owned(),
             max_sources: 1_000_000,
             never_limit: Vec::new(),
+            protect: vec![Shield::Ssh, Shield::Gateways, Shield::Store],
+            watch: false,
         }
     }
 }
@@ -78,11 +80,47 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
             Err(wrong) => table.problems.error(span, wrong.message, wrong.help),
         }
     }
-    if let Some(value) = table.value("watch") {
-        table.problems.error(value.span(), "watch is not in this version", "remove it");
-    }
+    agent.protect = protect(&mut table).unwrap_or(agent.protect);
+    agent.watch = flag(&mut table, "watch").unwrap_or(agent.watch);
     table.finish();
     agent
+}
+
+/// `true` for all, `false` for nobody, or a list of words.
+fn protect(table: &mut Table<'_, '_>) -> Option<Vec<Shield>> {
+    let all = || Shield::WORDS.iter().map(|(_, shield)| *shield);
+    let value = table.value("protect")?;
+    match (value.get_ref().as_bool(), value.get_ref().as_array()) {
+        (Some(true), _) => Some(all().collect()),
+        (Some(false), _) => Some(Vec::new()),
+        (None, Some(_)) => {
+            let names: Vec<&str> = Shield::WORDS.iter().map(|(name, _)| *name).collect();
+            let mut shields = Vec::new();
+            for (text, span) in table.strings("protect", "[\"ssh\", \"gateways\"]") {
+                match Shield::WORDS.iter().find(|(name, _)| *name == text) {
+                    Some((_, shield)) => shields.push(*shield),
+                    None => {
+                        let help = suggestion(text, &names);
+                        table.problems.error(span, format!("{text:?} is nobody that is protected"), help);
+                    }
+                }
+            }
+            Some(shields)
+        }
+        (None, None) => {
+            table.wrong_type("protect", value, "true, false, or a list: protect = [\"ssh\", \"gateways\", \"store\"]");
+            None
+        }
+    }
+}
+
+fn flag(table: &mut Table<'_, '_>, key: &'static str) -> Option<bool> {
+    let value = table.value(key)?;
+    let flag = value.get_ref().as_bool();
+    if flag.is_none() {
+        table.wrong_type(key, value, &format!("{key} = true or {key} = false"));
+    }
+    flag
 }
 
 fn path(text: &str, span: super::report::Span, problems: &mut Problems) -> Option<std::path::PathBuf> {

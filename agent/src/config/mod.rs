@@ -75,10 +75,18 @@ impl ConfigError {
 ///
 /// When it cannot be read, or with everything that is wrong with it.
 pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
+    parse(path, &read_text(path)?).map_err(ConfigError::Invalid)
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     let read = |source| ConfigError::Read { path: path.to_owned(), source };
     let bytes = fs::read(path).map_err(read)?;
-    let text = String::from_utf8(bytes).map_err(|_| read(io::Error::other("it is not UTF-8 text")))?;
-    parse(path, &text).map_err(ConfigError::Invalid)
+    String::from_utf8(bytes).map_err(|_| read(io::Error::other("it is not UTF-8 text")))
 }
 
 /// Validates a text.

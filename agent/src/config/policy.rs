@@ -57,6 +57,10 @@ pub struct AgentConfig {
     pub max_sources: u32,
     /// Never throttled.
     pub never_limit: Vec<Prefix>,
+    /// Who else is never throttled, so that nobody is locked out.
+    pub protect: Vec<Shield>,
+    /// Whether the config is read again when its file changes.
+    pub watch: bool,
 }
 
 /// Names written in a config: each enum's words, for parsing, listing and printing.
@@ -108,6 +112,17 @@ words!(
         Keep = "keep",
         /// They are taken out.
         Detach = "detach",
+    }
+);
+words!(
+    /// Who is never throttled without being named.
+    Shield {
+        /// The address of the SSH session that the agent is started or told from.
+        Ssh = "ssh",
+        /// The default gateways.
+        Gateways = "gateways",
+        /// The cluster's store.
+        Store = "store",
     }
 );
 words!(
@@ -240,6 +255,12 @@ impl fmt::Display for InterfacePattern {
 pub struct Prefix(pub(super) ipnet::IpNet);
 
 impl Prefix {
+    /// The prefix that is one address.
+    #[must_use]
+    pub fn of_address(address: IpAddr) -> Self {
+        Self(address.into())
+    }
+
     /// The address as 16 bytes, IPv4 as IPv4-mapped IPv6.
     #[must_use]
     pub fn mapped_address(&self) -> [u8; 16] {

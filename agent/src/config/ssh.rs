@@ -1,12 +1,47 @@
 //! Where the operator sits, as sshd tells its children.
 
+use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
+
+/// sshd sets one of these.
+const NAMES: [&str; 2] = ["SSH_CONNECTION", "SSH_CLIENT"];
+/// No shell is nested deeper.
+const MOST_PARENTS: usize = 64;
 
 /// The address of the SSH session this process was started from, if it was.
+///
+/// sudo and the like drop the variables that tell it, so those of the parents are looked at as well; what a process was
+/// started with cannot be changed by it, and can be read by root.
 #[must_use]
 pub fn client() -> Option<IpAddr> {
-    // sudo keeps neither by default, so this is a help and no safeguard: never_limit and `agent try` are.
-    ["SSH_CONNECTION", "SSH_CLIENT"].iter().find_map(|name| parse(&std::env::var(name).ok()?))
+    let own = NAMES.iter().find_map(|name| parse(&std::env::var(name).ok()?));
+    own.or_else(|| client_of(Path::new("/proc"), std::process::id()))
+}
+
+/// The same for another process.
+fn client_of(proc: &Path, mut pid: u32) -> Option<IpAddr> {
+    for _ in 0..MOST_PARENTS {
+        let folder = proc.join(pid.to_string());
+        if let Some(address) =
+            fs::read(folder.join("environ")).ok().and_then(|environment| in_environment(&environment))
+        {
+            return Some(address);
+        }
+        pid = parent(&fs::read_to_string(folder.join("status")).ok()?).filter(|parent| *parent > 1)?;
+    }
+    None
+}
+
+fn in_environment(environment: &[u8]) -> Option<IpAddr> {
+    environment.split(|byte| *byte == 0).find_map(|variable| {
+        let (name, value) = std::str::from_utf8(variable).ok()?.split_once('=')?;
+        NAMES.contains(&name).then(|| parse(value))?
+    })
+}
+
+fn parent(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 fn parse(variable: &str) -> Option<IpAddr> {
@@ -22,5 +57,24 @@ mod tests {
         assert_eq!(parse("192.0.2.7 50000 198.51.100.1 22"), Some([192, 0, 2, 7].into()));
         assert_eq!(parse("2001:db8::7 50000 22"), Some("2001:db8::7".parse().unwrap()));
         assert_eq!(parse(""), None);
+    }
+
+    /// An agent under sudo, whose environment is cleared, under a shell under sshd.
+    #[test]
+    fn the_client_is_found_in_the_parents_environments() {
+        let proc = tempfile::tempdir().unwrap();
+        let process = |pid: u32, parent: u32, environment: &[u8]| {
+            let folder = proc.path().join(pid.to_string());
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("environ"), environment).unwrap();
+            fs::write(folder.join("status"), format!("Name:\tx\nPPid:\t{parent}\n")).unwrap();
+        };
+        process(50, 40, b"PATH=/bin\0SUDO_USER=ada\0");
+        process(40, 30, b"");
+        process(30, 1, b"TERM=xterm\0SSH_CONNECTION=203.0.113.9 50000 198.51.100.1 22\0");
+        assert_eq!(client_of(proc.path(), 50), Some([203, 0, 113, 9].into()));
+        process(60, 1, b"XSSH_CONNECTION=203.0.113.9 50000 198.51.100.1 22\0");
+        assert_eq!(client_of(proc.path(), 60), None);
+        assert_eq!(client_of(proc.path(), 70), None);
     }
 }

@@ -65,6 +65,22 @@ pub enum Request {
         /// About what.
         question: crate::decide::Question,
     },
+    /// [`crate::live::Reloaded`].
+    Reload {
+        /// The SSH session that it comes from.
+        operator: Option<IpAddr>,
+    },
+    /// [`crate::live::Reloaded`].
+    Try {
+        /// The config to try.
+        file: std::path::PathBuf,
+        /// How long it is in force unless it is confirmed.
+        for_seconds: f64,
+        /// The SSH session that it comes from.
+        operator: Option<IpAddr>,
+    },
+    /// [`crate::live::Confirmed`].
+    Confirm,
     /// A list of [`crate::events::Event`]: those that are remembered.
     Events,
     /// [`crate::events::Event`]s, a document and a line each, until the client goes.
@@ -93,6 +109,7 @@ impl Request {
             // An application may decide here as it may over HTTP.
             Self::Decide { .. } => true,
             Self::Reset { .. } | Self::ResetLimit { .. } => false,
+            Self::Reload { .. } | Self::Try { .. } | Self::Confirm => false,
             Self::Ban { .. } | Self::Unban { .. } | Self::Emergency { .. } => false,
         }
     }

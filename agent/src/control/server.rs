@@ -132,7 +132,7 @@ impl Server {
                     tokio::spawn(async move {
                         // A client that went away or dawdled is its own loss.
                         let _ = match place {
-                            Ok(place) => answer(stream, peer, handler.as_ref(), place).await,
+                            Ok(place) => answer(stream, peer, handler, place).await,
                             Err(_) => timeout(PATIENCE, send_away(stream)).await.unwrap_or(Ok(())),
                         };
                     });
@@ -215,7 +215,12 @@ async fn send_away(mut stream: UnixStream) -> io::Result<()> {
     stream.write_all(&document).await
 }
 
-async fn answer(stream: UnixStream, peer: Peer, handler: &impl Handler, place: OwnedSemaphorePermit) -> io::Result<()> {
+async fn answer(
+    stream: UnixStream,
+    peer: Peer,
+    handler: Arc<impl Handler>,
+    place: OwnedSemaphorePermit,
+) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     let mut read = BufReader::new(read.take(LONGEST_REQUEST));
@@ -233,8 +238,12 @@ async fn answer(stream: UnixStream, peer: Peer, handler: &impl Handler, place: O
             Err(reason) => Response::Error(reason),
         },
         Ok(request) => {
-            let answered = peer.check(&request).and_then(|()| handler.handle(request));
-            answered.map_or_else(Response::Error, Response::Ok)
+            // Off the runtime: what takes long, as a reload of a large config does, holds up nobody else.
+            let work = move || peer.check(&request).and_then(|()| handler.handle(request));
+            match tokio::task::spawn_blocking(work).await {
+                Ok(answered) => answered.map_or_else(Response::Error, Response::Ok),
+                Err(_) => Response::Error("the request failed in the agent: please report it".to_owned()),
+            }
         }
         Err(error) if line.len() as u64 >= LONGEST_REQUEST => {
             Response::Error(format!("the request is longer than {LONGEST_REQUEST} bytes: {error}"))

@@ -5,7 +5,7 @@ use std::io;
 use common::packet::Link;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkLayerType, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp};
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -32,6 +32,30 @@ pub fn link(index: u32) -> io::Result<Link> {
         | LinkLayerType::Rawip => Ok(Link::RawIp),
         other => Err(io::Error::other(format!("its frames are of type {other:?}, neither Ethernet nor IP"))),
     }
+}
+
+/// The XDP programs of a device, by their numbers.
+///
+/// # Errors
+///
+/// When the kernel does not tell.
+pub fn xdp_programs(index: u32) -> io::Result<Vec<u32>> {
+    let answers = ask(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+    let of_device = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) if link.header.index == index => Some(link.attributes),
+        _ => None,
+    });
+    let programs = of_device.flatten().filter_map(|attribute| match attribute {
+        LinkAttribute::Xdp(attributes) => Some(attributes),
+        _ => None,
+    });
+    Ok(programs
+        .flatten()
+        .filter_map(|attribute| match attribute {
+            LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) => Some(id),
+            _ => None,
+        })
+        .collect())
 }
 
 /// The queueing disciplines of a device that packets pass before they are sent: the root's, and those of the queues

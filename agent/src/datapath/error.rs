@@ -63,6 +63,34 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
+    /// Something cannot be pinned.
+    #[error("pinning {} failed: {reason}; it has to be writable, and a BPF file system (mount -t bpf bpf /sys/fs/bpf)", path.display())]
+    Pin {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A pin cannot be moved.
+    #[error("moving the pin {} into the place of the one before failed: {source}", path.display())]
+    MovePin {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another agent uses the pins.
+    #[error(
+        "another agent is running: it holds what is pinned at {}; stop it first, or name other interfaces and another place under [agent] pins",
+        path.display()
+    )]
+    InUse {
+        /// Which.
+        path: PathBuf,
+    },
+    /// More than the kernel's rows can say.
+    #[error(transparent)]
+    Policy(#[from] crate::compile::CompileError),
     /// No random numbers.
     #[error("reading random numbers from the kernel failed: {0}")]
     Random(String),
@@ -158,6 +186,16 @@ pub enum AttachError {
         /// Which interface.
         interface: String,
     },
+    /// Another Weir holds it.
+    #[error(
+        "another Weir agent, running or gone, holds {interface} already ({program}): stop it and run agent detach with its config, or leave {interface} out of [agent] interfaces"
+    )]
+    OtherWeir {
+        /// Which interface.
+        interface: String,
+        /// Its program there.
+        program: String,
+    },
     /// The driver cannot.
     #[error(
         "the driver of {interface} does not do native XDP here: {reason}; set attach = \"auto\" for traffic control, or \"generic\" if its cost is acceptable"
@@ -235,6 +273,8 @@ impl AttachError {
         let interface = interface.to_owned();
         match errno(&error) {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
+            // The place of our filter among those of a device is taken by one that has its handle.
+            Some(libc::EEXIST) => Self::OtherWeir { interface, program: "a filter with Weir's handle".to_owned() },
             _ => Self::TrafficControl { interface, source: error },
         }
     }

@@ -18,8 +18,8 @@ use crate::config::policy::Attach;
 
 /// A link whose pin was removed, just now or by `agent detach` a moment ago, lets go of its hook when the kernel gets
 /// round to it, which is soon and not at once.
-const LETTING_GO: Duration = Duration::from_secs(1);
-const A_MOMENT: Duration = Duration::from_millis(5);
+pub(super) const LETTING_GO: Duration = Duration::from_secs(1);
+pub(super) const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// How a program is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,10 +69,7 @@ impl Datapath {
     ///
     /// When the interface does not exist, its hook is taken or its driver cannot.
     pub fn attach(&mut self, interface: &str, attach: Attach) -> Result<Option<String>, AttachError> {
-        let index = nix::net::if_::if_nametoindex(interface)
-            .map_err(|_| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })?;
-        let link =
-            device::link(index).map_err(|source| AttachError::NoLink { interface: interface.to_owned(), source })?;
+        let (index, link) = found(interface)?;
         if self.direction() == Direction::Egress {
             self.attach_tc(interface, index, link)?;
             return Ok(None);
@@ -173,6 +170,30 @@ impl Datapath {
         Ok(())
     }
 
+    /// Has the kernel verify what an interface will be attached to, so that attaching waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses, or there is no such interface.
+    pub fn prepare_for(&mut self, interface: &str, attach: Attach) -> Result<(), AttachError> {
+        let (_, link) = found(interface)?;
+        let is_tc = self.direction() == Direction::Egress || attach == Attach::Tc || self.settings.mark_in_use != 0;
+        let entry = match link {
+            Link::RawIp => Entry::TcIp,
+            Link::Ethernet if is_tc => Entry::Tc,
+            Link::Ethernet => Entry::Xdp,
+        };
+        Ok(self.prepare(entry)?)
+    }
+
+    /// Takes its hooks again from a policy that was to follow.
+    pub fn attach_again(&mut self, attach: Attach) {
+        for attached in std::mem::take(&mut self.attached) {
+            // What cannot be had again is held by the policy that failed, or by none: the failure is what is told.
+            let _ = self.attach(&attached.interface, attach);
+        }
+    }
+
     /// What is attached.
     #[must_use]
     pub fn attached(&self) -> &[Attached] {
@@ -235,6 +256,14 @@ impl Attached {
     fn holds(&self, hook: Hook, interface: &str) -> bool {
         self.hook == hook && self.interface == interface
     }
+}
+
+/// The index of an interface, and what its frames begin with.
+pub(super) fn found(interface: &str) -> Result<(u32, Link), AttachError> {
+    let index = nix::net::if_::if_nametoindex(interface)
+        .map_err(|_| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })?;
+    let link = device::link(index).map_err(|source| AttachError::NoLink { interface: interface.to_owned(), source })?;
+    Ok((index, link))
 }
 
 /// Detaches what an earlier agent held and none of these does.

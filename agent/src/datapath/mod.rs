@@ -6,27 +6,35 @@
 
 mod bans;
 mod batch;
+mod carry;
 mod device;
 mod error;
 mod events;
 mod features;
+mod gateways;
 mod interface;
+mod others;
 mod pins;
 mod release;
 mod rows;
 mod sources;
+mod table;
 mod traffic_control;
 
 pub use bans::{BanEntry, Bans};
+pub use carry::Carry;
 pub use error::{AttachError, LoadError};
 pub use events::{EventRing, MOST_AT_ONCE};
 pub use features::{AttachedProgram, DeviceFacts, facts as device_facts};
+pub use gateways::default_gateways;
 pub use interface::{
     AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
 };
-pub use pins::{Inherited, PinDirectory};
+pub use others::PinLock;
+pub use pins::PinDirectory;
 pub use release::{is_kernel_too_old, of_this_kernel as kernel_release};
 pub use sources::{SlotView, Sources};
+pub use table::{Before, TablePlace};
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -88,31 +96,43 @@ pub struct Datapath {
     events: Arc<EventRing>,
     attached: Vec<Attached>,
     pins: PinDirectory,
+    place: TablePlace,
 }
 
 impl Datapath {
-    /// Loads `image` into the kernel, sharing with earlier policies what `pins` holds.
+    /// Loads `image` into the kernel, with the table that `pins` holds if that is cut and filled as the image has it, and
+    /// with an empty one if not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datapath::load_at`].
+    pub fn load(image: Image, pins: &PinDirectory) -> Result<Self, LoadError> {
+        let before = pins.before()?.ok();
+        let place = pins.place(&image.settings, before.as_ref())?;
+        let datapath = Self::load_at(image, pins, &place)?;
+        pins.settle(&place)?;
+        Ok(datapath)
+    }
+
+    /// Loads `image` into the kernel, with the table that is, or shall be, at `place`.
     ///
     /// # Errors
     ///
     /// When the kernel lacks something, a capability is missing, or the verifier refuses; nothing is left behind.
-    pub fn load(image: Image, pins: &PinDirectory) -> Result<Self, LoadError> {
-        let loaded = Self::load_on(image, pins);
+    pub fn load_at(image: Image, pins: &PinDirectory, place: &TablePlace) -> Result<Self, LoadError> {
+        let loaded = Self::load_on(image, pins, place);
         if loaded.is_err() {
             pins.clear_unless_linked();
         }
         loaded
     }
 
-    fn load_on(image: Image, pins: &PinDirectory) -> Result<Self, LoadError> {
+    fn load_on(image: Image, pins: &PinDirectory, place: &TablePlace) -> Result<Self, LoadError> {
         if OBJECT.is_empty() {
             return Err(LoadError::NoObject);
         }
         let mut settings = image.settings;
-        settings.seed = match pins.inherit(&settings)? {
-            Inherited::Table(identity) => identity.seed,
-            Inherited::Nothing => random_seed()?,
-        };
+        settings.seed = place.seed();
         settings.multi_buffer = u32::from(kernel_has_multi_buffer());
         let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
         let rings = (settings.shape.all_sets() * common::table::SLOTS).saturating_mul(settings.ring_words).max(1);
@@ -128,14 +148,17 @@ impl Datapath {
             .map_max_entries("RINGS", rings)
             .map_max_entries("COUNTERS", image.counters())
             .map_max_entries("SIGHTINGS", SIGHTINGS)
+            .map_max_entries("LAYOUT", table::chunks(&image.layout))
             .map_max_entries("EVENTS", events::RING_BYTES);
-        for map in pins::SHARED_MAPS.iter().chain(&[pins::BANS]) {
-            loader.map_pin_path(map, pins.map(map));
+        for map in pins::SHARED_MAPS {
+            loader.map_pin_path(map, place.map(map));
         }
+        loader.map_pin_path(pins::BANS, pins.map(pins::BANS));
         let mut ebpf = loader.load(OBJECT).map_err(LoadError::from_aya)?;
         write_policy(&mut ebpf, &image)?;
         let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
         table.set(0, TableIdentity::of(&settings), 0)?;
+        table::write(map_mut(&mut ebpf, "LAYOUT")?, &image.layout)?;
         let sources = Sources::map(array_of(&ebpf, "SOURCES")?, array_of(&ebpf, "RINGS")?, settings)?;
         let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
         let events = Arc::new(EventRing::take(&mut ebpf)?);
@@ -149,6 +172,7 @@ impl Datapath {
             events,
             attached: Vec::new(),
             pins: pins.clone(),
+            place: place.clone(),
         })
     }
 
@@ -188,6 +212,27 @@ impl Datapath {
         let map = HashMap::<_, Key, Sighted>::try_from(map)?;
         // A key that is evicted while the map is walked ends the walk early; what was seen until then is true.
         Ok(map.iter().map_while(Result::ok).collect())
+    }
+
+    /// Writes what was remembered under a policy before; `row` leads from its rows of counters to this one's.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn take_up_sightings(
+        &mut self,
+        sightings: &[(Key, Sighted)],
+        row: impl Fn(u32) -> Option<u32>,
+    ) -> Result<(), LoadError> {
+        let mut map = HashMap::<_, Key, Sighted>::try_from(map_mut(&mut self.ebpf, "SIGHTINGS")?)?;
+        for (key, sighted) in sightings {
+            let refused_by = row(sighted.refused_by);
+            let is_known = refused_by.is_some() && sighted.refused_at != 0;
+            let refused_at = if is_known { sighted.refused_at } else { 0 };
+            let sighted = Sighted { refused_at, refused_by: refused_by.unwrap_or(0), ..*sighted };
+            map.insert(key, sighted, 0)?;
+        }
+        Ok(())
     }
 
     /// What is remembered of one key.
@@ -307,12 +352,18 @@ impl Datapath {
     /// When it refuses.
     pub fn prepare(&mut self, entry: Entry) -> Result<(), LoadError> {
         let name = entry.name(&self.settings);
-        match self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)? {
+        let pin = self.place.program(self.direction(), name);
+        let program = self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?;
+        match program {
             Program::Xdp(program) if program.fd().is_err() => program.load(),
             Program::SchedClassifier(program) if program.fd().is_err() => program.load(),
-            _ => Ok(()),
+            _ => return Ok(()),
         }
-        .map_err(|error| LoadError::from_program(name, error))
+        .map_err(|error| LoadError::from_program(name, error))?;
+        match pin.filter(|pin| pin.parent().is_some_and(std::path::Path::exists)) {
+            Some(pin) => program.pin(&pin).map_err(|error| LoadError::Pin { path: pin, reason: error.to_string() }),
+            None => Ok(()),
+        }
     }
 
     /// How many instructions the verifier went through for a prepared entry point, on all ways together. It gives up at

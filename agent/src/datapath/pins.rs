@@ -3,16 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aya::maps::{Array, Map, MapData};
-use common::settings::{Settings, TableIdentity};
-
 use common::packet::Direction;
 
 use super::error::LoadError;
 use super::traffic_control;
 
-/// What all policies share; [`TableIdentity::VERSION`] changes when what they hold means something else.
-pub(super) const SHARED_MAPS: [&str; 4] = ["SOURCES", "RINGS", "SIGHTINGS", "TABLE"];
+/// What all policies share; [`common::settings::TableIdentity::VERSION`] changes when what they hold means something else.
+///
+/// In the order in which a new table takes an old one's place: `SOURCES`, which every program uses, is the last.
+pub(super) const SHARED_MAPS: [&str; 5] = ["TABLE", "LAYOUT", "RINGS", "SIGHTINGS", "SOURCES"];
 
 /// What outlives policies and tables alike.
 pub(super) const BANS: &str = "BANS";
@@ -104,15 +103,6 @@ impl PinnedHook {
 #[derive(Clone, Debug)]
 pub struct PinDirectory(PathBuf);
 
-/// Whether there is a table of an earlier policy to go on with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inherited {
-    /// The same table, its secret included.
-    Table(TableIdentity),
-    /// None, or one that is cut otherwise: what it held is forgotten.
-    Nothing,
-}
-
 impl PinDirectory {
     /// Makes sure of the directory.
     ///
@@ -161,34 +151,19 @@ impl PinDirectory {
             .collect()
     }
 
-    /// Looks for the table of an earlier policy; one that `settings` cannot go on with is unpinned.
-    pub(super) fn inherit(&self, settings: &Settings) -> Result<Inherited, LoadError> {
-        if let Some(identity) = self.identity()?
-            && identity.fits(settings)
-        {
-            return Ok(Inherited::Table(identity));
-        }
-        for name in SHARED_MAPS {
-            remove(&self.map(name))?;
-        }
-        Ok(Inherited::Nothing)
+    /// A directory that need not be there.
+    pub(super) const fn at(path: PathBuf) -> Self {
+        Self(path)
     }
 
-    fn identity(&self) -> Result<Option<TableIdentity>, LoadError> {
-        let path = self.map("TABLE");
-        if !path.exists() {
-            return Ok(None);
-        }
-        // A map of another layout is one of another version: not ours to go on with.
-        let Ok(array) = Array::<_, TableIdentity>::try_from(Map::Array(MapData::from_pin(&path)?)) else {
-            return Ok(None);
-        };
-        Ok(Some(array.get(&0, 0)?))
+    /// The directory itself.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
     }
 
     /// After a failure: takes out what was pinned on the way, unless a policy is in force here. What cannot be taken out
     /// is taken over by the next agent; the failure itself is what is told.
-    pub(super) fn clear_unless_linked(&self) {
+    pub(crate) fn clear_unless_linked(&self) {
         if self.hooks().is_empty() {
             let _ = self.clear();
         }
@@ -207,6 +182,7 @@ impl PinDirectory {
             hook.release()?;
             removed.push(hook.path);
         }
+        self.discard_next()?;
         for path in SHARED_MAPS.iter().chain(&[BANS]).map(|name| self.map(name)) {
             if path.exists() {
                 remove(&path)?;
@@ -219,7 +195,7 @@ impl PinDirectory {
     }
 }
 
-fn remove(path: &Path) -> Result<(), LoadError> {
+pub(super) fn remove(path: &Path) -> Result<(), LoadError> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
             Err(LoadError::Unpin { path: path.to_owned(), source })

@@ -15,14 +15,14 @@ use super::error::LoadError;
 /// The mapped table, and the rings of its slots.
 #[derive(Debug)]
 pub struct Sources {
-    table: Words,
-    rings: Words,
-    settings: Settings,
+    pub(super) table: Words,
+    pub(super) rings: Words,
+    pub(super) settings: Settings,
 }
 
 /// A map of words, mapped into memory.
 #[derive(Debug)]
-struct Words {
+pub(super) struct Words {
     memory: MmapRaw,
     count: usize,
 }
@@ -36,7 +36,12 @@ impl Words {
         Ok(Self { memory, count })
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
+    /// All of them, as they are now.
+    pub(super) fn copy(&self) -> Vec<u64> {
+        (0..self.count).map(|index| self.word(index).load(Ordering::Relaxed)).collect()
+    }
+
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.count, "word {index} of a map of {}", self.count);
         // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; all access to it, here and in
         // the kernel, is by atomic or single-copy-atomic operations on aligned words.
@@ -68,7 +73,7 @@ impl Sources {
         Ok(Self { table, rings, settings })
     }
 
-    fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> Shape {
         self.settings.shape
     }
 
@@ -89,7 +94,7 @@ impl Sources {
     }
 
     /// First word of a set in the mapping.
-    fn set(&self, set: u32) -> usize {
+    pub(super) fn set(&self, set: u32) -> usize {
         let (element, first) = self.shape().element(set);
         element as usize * ELEMENT_WORDS as usize + first as usize
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::rate_limiter::{Outcome, PolicyError};
+use common::rate_limiter::{Outcome, Policy, PolicyError};
 use common::share::Share;
 use ipnet::IpNet;
 use thiserror::Error;
@@ -18,7 +18,7 @@ use super::headers;
 use super::question::{Answer, DecideError, Question};
 use super::sources::{Sources, Standing};
 use super::store::Store;
-use crate::config::policy::{Config, Mode, RequestEnforcement, RequestLimit};
+use crate::config::policy::{Config, Mode, Multiplier, RequestEnforcement, RequestLimit};
 use crate::config::request_limit::SOURCE;
 use crate::config::table::suggestion;
 
@@ -59,10 +59,10 @@ struct Together {
 pub(super) struct Limit {
     pub(super) policy: RequestLimit,
     /// One for each multiplier of the classes.
-    pub(super) stores: Vec<Store>,
-    pub(super) counters: Counters,
-    together: Option<Together>,
-    escalation: Option<Escalation>,
+    pub(super) stores: Vec<Arc<Store>>,
+    pub(super) counters: Arc<Counters>,
+    together: Option<Arc<Together>>,
+    escalation: Option<Arc<Escalation>>,
     pub(super) observes: bool,
     policy_header: String,
 }
@@ -99,7 +99,7 @@ impl Charge {
     /// The store that holds its key; those that are not limited need none.
     pub(super) fn store<'e>(&self, engine: &'e Engine) -> Option<&'e Store> {
         let Standing::Grade(grade) = self.standing else { return None };
-        engine.limits.get(self.limit)?.stores.get(grade)
+        engine.limits.get(self.limit)?.stores.get(grade).map(Arc::as_ref)
     }
 }
 
@@ -110,6 +110,49 @@ impl Engine {
     ///
     /// When a limit cannot be kept, or there is no secret to be had.
     pub fn new(config: &Config, edge: Arc<dyn Edge>) -> Result<Self, EngineError> {
+        Self::build(config, edge, None)
+    }
+
+    /// For another config: what is unchanged of a limit goes on as it is, and what each key has used of a rate that is
+    /// changed stays used in proportion. `now` is in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::new`]; this one is as it was then.
+    pub fn after(&self, config: &Config, now: u64) -> Result<Self, EngineError> {
+        Self::build(config, Arc::clone(&self.edge), Some((self, now)))
+    }
+
+    /// The store for these tiers: that of the engine before if nothing about it is changed, or a new one with what of
+    /// its keys goes on.
+    fn store(
+        &self,
+        policy: &RequestLimit,
+        multiplier: Multiplier,
+        tiers: Vec<Policy>,
+        capacity: usize,
+        now: u64,
+    ) -> Arc<Store> {
+        let is_same = |limit: &&Limit| {
+            let (one, other) = (&limit.policy, policy);
+            (&one.name, &one.key, one.ipv4_prefix, one.ipv6_prefix, one.unit)
+                == (&other.name, &other.key, other.ipv4_prefix, other.ipv6_prefix, other.unit)
+        };
+        let new = new_store(policy, tiers, capacity);
+        // Of a multiplier that is new, nobody has used anything yet.
+        let grade = self.sources.multipliers().iter().position(|known| *known == multiplier);
+        let limit = self.limits.iter().find(is_same);
+        let Some(known) = limit.zip(grade).and_then(|(limit, grade)| limit.stores.get(grade)) else {
+            return Arc::new(new);
+        };
+        if known.is_as(&new) {
+            return Arc::clone(known);
+        }
+        new.take_up(known, now);
+        Arc::new(new)
+    }
+
+    fn build(config: &Config, edge: Arc<dyn Edge>, before: Option<(&Self, u64)>) -> Result<Self, EngineError> {
         let sources = Sources::of(config);
         let mut limits = Vec::new();
         for policy in &config.decide.limits {
@@ -117,16 +160,25 @@ impl Engine {
             let mut stores = Vec::new();
             for multiplier in sources.multipliers() {
                 let tiers = policy.policies(*multiplier).map_err(fail)?;
-                let store = Store::new(tiers, config.decide.max_keys as usize, policy.on_full);
-                stores.push(if policy.cluster { store.shared() } else { store });
+                let capacity = config.decide.max_keys as usize;
+                stores.push(match before {
+                    Some((before, now)) => before.store(policy, *multiplier, tiers, capacity, now),
+                    None => Arc::new(new_store(policy, tiers, capacity)),
+                });
             }
+            let known = before.and_then(|(before, _)| before.limits.get(*before.by_name.get(&policy.name)?));
+            let escalates = known.filter(|known| known.policy.escalate == policy.escalate);
+            let escalation = match escalates.and_then(|known| known.escalation.clone()) {
+                Some(escalation) => Some(escalation),
+                None => policy.escalate.map(Escalation::new).transpose().map_err(fail)?.map(Arc::new),
+            };
             let observes = config.agent.mode == Mode::Observe || policy.enforcement == RequestEnforcement::Observe;
             limits.push(Limit {
                 policy: policy.clone(),
                 stores,
-                counters: Counters::default(),
-                together: policy.cluster.then(Together::default),
-                escalation: policy.escalate.map(Escalation::new).transpose().map_err(fail)?,
+                counters: known.map_or_else(Arc::default, |known| Arc::clone(&known.counters)),
+                together: policy.cluster.then(|| known.and_then(|known| known.together.clone()).unwrap_or_default()),
+                escalation,
                 observes,
                 policy_header: headers::policy(policy),
             });
@@ -141,7 +193,11 @@ impl Engine {
                 .map(|request| (request.name.clone(), request.cost.clone()))
                 .collect(),
             sources,
-            fingerprints: Fingerprints::new().map_err(EngineError::Secret)?,
+            // Keys are found again only under the same secret.
+            fingerprints: match before {
+                Some((before, _)) => before.fingerprints.clone(),
+                None => Fingerprints::new().map_err(EngineError::Secret)?,
+            },
             edge,
         })
     }
@@ -355,8 +411,14 @@ impl Engine {
     #[must_use]
     pub fn reset(&self, name: &str) -> Option<u64> {
         let limit = &self.limits[*self.by_name.get(name)?];
-        Some(limit.stores.iter().map(Store::clear).sum::<usize>() as u64)
+        Some(limit.stores.iter().map(|store| store.clear()).sum::<usize>() as u64)
     }
+}
+
+/// An empty store for a limit's keys.
+fn new_store(policy: &RequestLimit, tiers: Vec<Policy>, capacity: usize) -> Store {
+    let store = Store::new(tiers, capacity, policy.on_full);
+    if policy.cluster { store.shared() } else { store }
 }
 
 /// What a key is made of. Values that are next to each other cannot run together: the hash has their lengths.

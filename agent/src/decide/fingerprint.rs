@@ -17,7 +17,6 @@ impl Fingerprint {
     }
 
     /// One that is this word.
-    #[cfg(test)]
     pub(super) fn of_word(word: u64) -> Self {
         Self(word)
     }

@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status};
 
 use super::engine::{Charge, Engine};
 use super::question::Answer;
-use super::{Now, headers};
+use super::{Current, Now, headers};
 use crate::config::policy::RequestLimit;
 use crate::config::request_limit::SOURCE;
 
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const REMOTE_ADDRESS: &str = "remote_address";
 
 /// Answers until it is dropped.
-pub async fn serve(listener: TcpListener, engine: Arc<Engine>, now: Now) {
+pub async fn serve(listener: TcpListener, engine: Arc<Current>, now: Now) {
     let service = RateLimitServiceServer::new(Rls { engine, now }).max_decoding_message_size(LONGEST_MESSAGE);
     let server = tonic::transport::Server::builder()
         .timeout(PATIENCE)
@@ -50,7 +50,7 @@ pub async fn serve(listener: TcpListener, engine: Arc<Engine>, now: Now) {
 }
 
 struct Rls {
-    engine: Arc<Engine>,
+    engine: Arc<Current>,
     now: Now,
 }
 
@@ -60,7 +60,7 @@ impl RateLimitService for Rls {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let response = decide(&self.engine, request.get_ref(), (self.now)());
+        let response = decide(&self.engine.load(), request.get_ref(), (self.now)());
         response.map(Response::new).map_err(Status::invalid_argument)
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use super::engine::Engine;
 use super::question::{Answer, Question};
-use super::{Now, headers};
+use super::{Current, Now, headers};
 
 /// The longest body of a request, in bytes.
 const LONGEST_BODY: usize = 256 * 1024;
@@ -52,7 +52,7 @@ struct Refusal {
 }
 
 /// Answers until it is dropped.
-pub async fn serve(listener: Listener, engine: Arc<Engine>, now: Now) {
+pub async fn serve(listener: Listener, engine: Arc<Current>, now: Now) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
@@ -80,9 +80,9 @@ pub async fn serve(listener: Listener, engine: Arc<Engine>, now: Now) {
     }
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, engine: Arc<Engine>, now: Now) {
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, engine: Arc<Current>, now: Now) {
     let service = service_fn(move |request| {
-        let engine = Arc::clone(&engine);
+        let engine = engine.load_full();
         async move { Ok::<_, Infallible>(respond(request, &engine, now).await) }
     });
     // A client that breaks off or dawdles is its own loss.

@@ -33,5 +33,8 @@ pub use service::{Service, ServiceError};
 pub use shard::Forgotten;
 pub use store::{Held, Store};
 
+/// The engine that decides at this moment: another one takes its place when the config is read again.
+pub type Current = arc_swap::ArcSwap<Engine>;
+
 /// A clock: nanoseconds since a fixed instant.
 pub type Now = fn() -> u64;

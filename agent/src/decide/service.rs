@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{Builder, Runtime};
 
 use super::http::{self, Listener};
-use super::{Engine, Now, grpc};
+use super::{Current, Engine, Now, grpc};
 use crate::config::policy::{Decide, Endpoint};
 
 /// Threads that answer.
@@ -43,7 +43,7 @@ pub enum ServiceError {
 
 /// Servers at work, until this is dropped.
 pub struct Service {
-    engine: Arc<Engine>,
+    engine: Arc<Current>,
     now: Now,
     http: Option<Endpoint>,
     grpc: Option<SocketAddr>,
@@ -58,7 +58,14 @@ impl Service {
     ///
     /// When it cannot listen there.
     pub fn start(config: &Decide, engine: Engine, now: Now) -> Result<Self, ServiceError> {
-        let mut service = Self { engine: Arc::new(engine), now, http: None, grpc: None, socket: None, runtime: None };
+        let mut service = Self {
+            engine: Arc::new(Current::from_pointee(engine)),
+            now,
+            http: None,
+            grpc: None,
+            socket: None,
+            runtime: None,
+        };
         if config.limits.is_empty() {
             return Ok(service);
         }
@@ -100,7 +107,7 @@ impl Service {
             threads.spawn(async move {
                 loop {
                     tokio::time::sleep(SWEEP_EVERY).await;
-                    engine.sweep(now());
+                    engine.load().sweep(now());
                 }
             });
         }
@@ -109,13 +116,24 @@ impl Service {
 
     /// What decides.
     #[must_use]
-    pub fn engine(&self) -> &Engine {
-        &self.engine
+    pub fn engine(&self) -> Arc<Engine> {
+        self.engine.load_full()
     }
 
-    /// What decides, for keeping.
+    /// Has another engine decide from now on; what is being decided is decided by the one before.
+    pub fn replace(&self, engine: Engine) {
+        self.engine.store(Arc::new(engine));
+    }
+
+    /// Whether applications can be answered: servers are started only for a config that has limits on requests.
     #[must_use]
-    pub fn shared_engine(&self) -> Arc<Engine> {
+    pub const fn is_listening(&self) -> bool {
+        self.runtime.is_some()
+    }
+
+    /// What decides at each moment, for keeping.
+    #[must_use]
+    pub fn current(&self) -> Arc<Current> {
         Arc::clone(&self.engine)
     }
 

@@ -66,6 +66,12 @@ impl Shard {
         each_kind!(&mut self.states, keys => keys.get_mut(key).map(|state| &mut state[..]))
     }
 
+    /// Looks at every key and its state.
+    pub fn each(&self, look: impl FnMut(Fingerprint, &[u64])) {
+        let mut look = look;
+        each_kind!(&self.states, keys => keys.each(|key, state| look(key, &state[..])));
+    }
+
     /// Sets a key's state.
     pub fn insert(&mut self, key: Fingerprint, words: &[u64]) {
         match &mut self.states {

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Engine;
-use super::store::Store;
 use crate::config::policy::RequestLimit;
 use crate::stats::{Count, LimitDefinition, LimitStatus};
 
@@ -33,7 +32,7 @@ impl Engine {
             throttled: of(&limit.counters.refused),
             would_throttle: of(&limit.counters.would_refuse),
             over: Count::default(),
-            keys: limit.stores.iter().map(Store::keys).sum::<usize>() as u64,
+            keys: limit.stores.iter().map(|store| store.keys()).sum::<usize>() as u64,
         };
         self.limits.iter().map(status).collect()
     }

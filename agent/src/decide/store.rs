@@ -30,7 +30,7 @@ const WHEN_FULL: Duration = Duration::from_secs(1);
 pub struct Store {
     tiers: Box<[Policy]>,
     /// The same for this host's share, if many hosts keep the limit together.
-    shared: Option<RwLock<Arc<[Policy]>>>,
+    shared: Option<RwLock<(Share, Arc<[Policy]>)>>,
     words: usize,
     shards: Box<[Padded<Shard>]>,
     shard_capacity: usize,
@@ -43,40 +43,76 @@ impl Store {
     #[must_use]
     pub fn new(tiers: Vec<Policy>, capacity: usize, on_full: OnFull) -> Self {
         let words = tiers.iter().map(Policy::words).sum();
-        let capacity = capacity.max(1);
-        let shards = capacity.div_ceil(SHARD_KEYS).next_power_of_two().max(capacity.min(64 * 64) / 64).max(1);
-        let shards = shards.next_power_of_two();
+        let (shards, shard_capacity) = Self::cut(capacity);
         Self {
             tiers: tiers.into(),
             shared: None,
             words,
             shards: (0..shards).map(|_| Padded(Lock::new(Shard::new(words)))).collect(),
-            shard_capacity: capacity.div_ceil(shards),
+            shard_capacity,
             on_full,
             overflow: Lock::new(vec![0; words].into()),
         }
     }
 
+    /// Whether another store would be the same, but for the keys in it.
+    #[must_use]
+    pub fn is_as(&self, other: &Self) -> bool {
+        let cut = |store: &Self| (store.shards.len(), store.shard_capacity, store.on_full, store.shared.is_some());
+        self.tiers == other.tiers && cut(self) == cut(other)
+    }
+
+    /// Takes up every key of another store: what it has used stays used, in proportion.
+    pub fn take_up(&self, other: &Self, now: u64) {
+        for shard in &other.shards {
+            shard.0.lock().each(|key, words| {
+                let carried = tiers::carried(&other.tiers, words, &self.tiers, now);
+                let mut held = self.hold(key);
+                if held.shard.len() < self.shard_capacity {
+                    held.shard.insert(key, &carried);
+                }
+            });
+        }
+        if let (Some(new), Some(old)) = (&self.shared, &other.shared) {
+            // The share of the policy before holds until there is another.
+            let share = old.read().unwrap_or_else(PoisonError::into_inner).0;
+            *new.write().unwrap_or_else(PoisonError::into_inner) = (share, self.at(share));
+        }
+    }
+
+    /// (shards, keys in each) of a store for so many keys.
+    fn cut(capacity: usize) -> (usize, usize) {
+        let capacity = capacity.max(1);
+        let shards = capacity.div_ceil(SHARD_KEYS).next_power_of_two().max(capacity.min(64 * 64) / 64).max(1);
+        let shards = shards.next_power_of_two();
+        (shards, capacity.div_ceil(shards))
+    }
+
     /// For a limit that many hosts keep together, of which this one has all until it is told of its share.
     #[must_use]
     pub fn shared(mut self) -> Self {
-        self.shared = Some(RwLock::new(self.tiers.iter().copied().collect()));
+        self.shared = Some(RwLock::new((Share::WHOLE, self.at(Share::WHOLE))));
         self
     }
 
     /// What this host has of the limit from now on; states go on. For stores that are shared.
     pub fn set_share(&self, share: Share) {
         if let Some(shared) = &self.shared {
-            let tiers = self.tiers.iter().map(|tier| tier.at_share(share)).collect();
-            *shared.write().unwrap_or_else(PoisonError::into_inner) = tiers;
+            let tiers = self.at(share);
+            *shared.write().unwrap_or_else(PoisonError::into_inner) = (share, tiers);
         }
+    }
+
+    /// The rates of a host that has this share.
+    fn at(&self, share: Share) -> Arc<[Policy]> {
+        self.tiers.iter().map(|tier| tier.at_share(share)).collect()
     }
 
     /// The rates in force on this host.
     fn in_force(&self) -> InForce<'_> {
         match &self.shared {
             None => InForce::Own(&self.tiers),
-            Some(shared) => InForce::Shared(Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner))),
+            Some(shared) => InForce::Shared(Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner).1)),
         }
     }
 

@@ -93,6 +93,15 @@ impl<S: Clone + Default> Table<S> {
         self.put(key.word(), state);
     }
 
+    /// Looks at every key and its state.
+    pub fn each(&self, mut look: impl FnMut(Fingerprint, &S)) {
+        for Group { keys, states } in &self.groups {
+            for (key, state) in keys.iter().zip(states).filter(|(key, _)| **key != FREE) {
+                look(Fingerprint::of_word(*key), state);
+            }
+        }
+    }
+
     /// Forgets a key.
     pub fn remove(&mut self, key: Fingerprint) {
         if let Some(place) = self.find(key.word()) {

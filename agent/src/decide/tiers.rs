@@ -26,6 +26,19 @@ pub fn open(tiers: &[Policy], words: &mut [u64], now: u64) {
     each_mut(tiers, words, |tier, part| tier.open(part, now));
 }
 
+/// A key's words under other tiers: those of the same place and algorithm keep their share, the others begin whole.
+pub fn carried(old: &[Policy], words: &[u64], new: &[Policy], now: u64) -> Vec<u64> {
+    let mut carried = vec![0; new.iter().map(Policy::words).sum()];
+    let mut before = parts(old, words);
+    each_mut(new, &mut carried, |tier, part| {
+        tier.open(part, now);
+        if let Some((old, words)) = before.next() {
+            tier.carry(old, words, part, now);
+        }
+    });
+    carried
+}
+
 /// Whether all tiers pass `cost`.
 pub fn conform(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> bool {
     parts(tiers, words).all(|(tier, part)| tier.conforms(part, now, cost))

@@ -4,11 +4,11 @@ use common::rate_limiter::Outcome;
 
 use super::engine::{Charge, Engine};
 use super::fingerprint::Fingerprint;
-use super::sources::Standing;
-use super::store::Held;
+use super::store::{Held, Store};
 
-/// A shard's place in the order in which shards are held: (limit, grade, shard).
-type Place = (usize, usize, usize);
+/// A shard's place in the order in which shards are held: (where its store is in memory, shard). Two engines may have
+/// stores in common while one takes the place of the other, and agree on this order only.
+type Place = (usize, usize);
 
 /// What to put back if a later charge is refused.
 struct Undo {
@@ -19,8 +19,8 @@ struct Undo {
 
 impl Charge {
     fn place(&self, engine: &Engine) -> Option<Place> {
-        let (Standing::Grade(grade), Some(store)) = (self.standing, self.store(engine)) else { return None };
-        Some((self.limit, grade, store.shard_of(self.key)))
+        let store = self.store(engine)?;
+        Some((std::ptr::from_ref(store).addr(), store.shard_of(self.key)))
     }
 }
 
@@ -29,15 +29,12 @@ impl Engine {
     ///
     /// Shards are held in the order of their places, so that two callers never wait for each other.
     pub(super) fn settle_all(&self, charges: &[Charge], now: u64) -> Vec<Outcome> {
-        let mut places: Vec<(Place, Fingerprint)> =
-            charges.iter().filter_map(|charge| Some((charge.place(self)?, charge.key))).collect();
-        places.sort_unstable_by_key(|(place, _)| *place);
-        places.dedup_by_key(|(place, _)| *place);
-        let hold = |(place, key): (Place, Fingerprint)| {
-            let (limit, grade, _) = place;
-            Some((place, self.limits.get(limit)?.stores.get(grade)?.hold(key)))
-        };
-        let mut held: Vec<(Place, Held<'_>)> = places.into_iter().filter_map(hold).collect();
+        let place = |charge: &Charge| Some((charge.place(self)?, charge.key, charge.store(self)?));
+        let mut places: Vec<(Place, Fingerprint, &Store)> = charges.iter().filter_map(place).collect();
+        places.sort_unstable_by_key(|(place, ..)| *place);
+        places.dedup_by_key(|(place, ..)| *place);
+        let mut held: Vec<(Place, Held<'_>)> =
+            places.into_iter().map(|(place, key, store)| (place, store.hold(key))).collect();
         let find = |charge: &Charge| {
             let place = charge.place(self)?;
             held.iter().position(|(other, _)| *other == place)

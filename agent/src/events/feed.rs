@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
 use super::{Event, EventLog, What};
+use crate::applications::Packets;
 use crate::datapath::EventRing;
 use crate::groups::Keeper;
-use crate::service::Service;
 
 /// How long to leave the ring alone after a look at it. With a ring's size this bounds what a flood of made-up sources
 /// can make the agent do: 11,700 records a second and direction.
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What is read, and where it goes.
 pub struct Feed {
     log: Arc<EventLog>,
-    packets: Option<Arc<Service>>,
+    packets: Packets,
     groups: Keeper,
     rings: Vec<(Arc<EventRing>, AsyncFd<OwnedFd>)>,
     lost: u64,
@@ -33,7 +33,7 @@ pub struct Feed {
 impl Feed {
     /// Reads what is told of packets, if any are held, and of groups.
     #[must_use]
-    pub fn new(log: Arc<EventLog>, packets: Option<Arc<Service>>, groups: Keeper) -> Self {
+    pub fn new(log: Arc<EventLog>, packets: Packets, groups: Keeper) -> Self {
         let killed = groups.oom_kills().into_iter().collect();
         Self { log, packets, groups, rings: Vec::new(), lost: 0, lost_told: None, killed }
     }
@@ -59,7 +59,7 @@ impl Feed {
 
     /// Watches the rings of the policy in force, and no others.
     fn watch_rings(&mut self) {
-        let Some(packets) = &self.packets else { return };
+        let Some(packets) = self.packets.load_full() else { return };
         let in_force = packets.event_rings();
         self.rings.retain(|(ring, _)| in_force.iter().any(|kept| Arc::ptr_eq(kept, ring)));
         for ring in in_force {
@@ -76,7 +76,7 @@ impl Feed {
     }
 
     fn read(&mut self) {
-        let Some(packets) = &self.packets else { return };
+        let Some(packets) = self.packets.load_full() else { return };
         let (events, lost) = packets.drain_events();
         events.into_iter().for_each(|event| self.log.push(event));
         self.lost += lost;

@@ -1,8 +1,10 @@
 //! What the agent tells of itself: the documents behind `status`, `limits`, `top` and `show`.
 
+pub mod counted;
 mod reader;
 mod view;
 
+pub use counted::Counted;
 pub use reader::{Live, Reader, mapped, monotonic_nanoseconds, seconds_until};
 pub use view::{MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 
@@ -39,6 +41,15 @@ pub struct Status {
     /// The process groups' names.
     #[serde(default)]
     pub groups: Vec<String>,
+    /// What came of the last time the config was read again; `null` if it has not been.
+    #[serde(default)]
+    pub last_reload: Option<crate::live::LastReload>,
+    /// The trial that waits to be confirmed.
+    #[serde(default)]
+    pub trial: Option<crate::live::TrialStatus>,
+    /// Who is never throttled so that nobody is locked out.
+    #[serde(default)]
+    pub protected: Vec<crate::protect::Protected>,
     /// What an operator should know.
     pub notes: Vec<String>,
     /// The shares of limits that many hosts keep together, if there are any.

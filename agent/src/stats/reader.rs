@@ -8,13 +8,14 @@ pub use live::Live;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use common::ban::Ban;
-use common::counters::{BYPASS_ROWS, Bypass, Counters, Sighted, TableCounters, Traffic};
+use common::counters::{BYPASS_ROWS, Bypass, Sighted};
 use common::key::Key;
 use common::packet::{Address, Direction};
 use common::rule::{Algorithm, Enforcement, KeyKind, Rule, Subject};
 use common::settings::PrefixEntry;
 use common::time::{Ticks, is_alive};
 
+use super::counted::{Counted, of_limit};
 use super::{
     BanStatus, BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow, Totals,
 };
@@ -33,6 +34,8 @@ pub struct Reader<'a> {
     pub egress: Option<&'a Datapath>,
     /// What is banned.
     pub bans: &'a BanList,
+    /// What earlier policies of this agent counted.
+    pub counted: &'a Counted,
 }
 
 impl Reader<'_> {
@@ -70,8 +73,8 @@ impl Reader<'_> {
     /// When a map cannot be read.
     pub fn totals(&self) -> Result<(Totals, SourcesStatus, BypassStatus), LoadError> {
         let mut counters = Vec::new();
-        let mut table = TableCounters::default();
-        let mut bypassing = [Counters::default(); BYPASS_ROWS as usize];
+        let mut table = self.counted.table;
+        let mut bypassing = self.counted.bypass;
         for datapath in self.datapaths() {
             let rows = datapath.counters()?;
             for (sum, row) in bypassing.iter_mut().zip(&rows) {
@@ -80,7 +83,7 @@ impl Reader<'_> {
             counters.extend(rows);
             table = table.plus(datapath.table_counters()?);
         }
-        let sum = counters.iter().fold(Counters::default(), |sum, row| sum.plus(*row));
+        let sum = counters.iter().fold(self.counted.total, |sum, row| sum.plus(*row));
         let totals = Totals {
             passed_packets: sum.passed.packets,
             passed_bytes: sum.passed.bytes,
@@ -120,18 +123,8 @@ impl Reader<'_> {
         let keys = self.keys();
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
             let counters = if limit.direction == Direction::Egress { &egress } else { &ingress };
-            let row = |row: u32| counters.get(row as usize).copied().unwrap_or_default();
-            let catalogue = &self.datapath_of(limit).image().catalogue;
-            let mut sum = Counters::default();
-            let mut spans = std::collections::BTreeSet::new();
-            for (counter, counted) in (BYPASS_ROWS..).zip(catalogue).filter(|(_, counted)| counted.limit == nth) {
-                let own = row(counter);
-                sum = sum.plus(Counters { passed: Traffic::default(), ..own });
-                // A limit with tiers has several rules in one span, whose packets count once.
-                if spans.insert(counted.span) {
-                    sum.passed = sum.passed.plus(row(counted.span).passed);
-                }
-            }
+            let before = self.counted.limits.get(&limit.name).copied().unwrap_or_default();
+            let sum = before.plus(of_limit(nth, self.datapath_of(limit).image(), counters));
             LimitStatus {
                 definition: limit.into(),
                 passed: sum.passed.into(),

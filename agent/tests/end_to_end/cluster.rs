@@ -9,6 +9,7 @@ use crate::traffic::{burst, udp_from};
 
 pub const TESTS: &[(&str, fn())] = &[
     ("two_hosts_hold_one_limit_on_packets_together", together),
+    ("a_reload_goes_on_with_the_share_from_its_first_packet_on", reloaded),
     ("without_a_store_packets_are_held_to_what_the_config_says", without_a_store),
 ];
 
@@ -69,6 +70,55 @@ fn together() {
         assert!(Instant::now() < deadline, "{}", share(&two));
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Of a share of nothing, whatever passes has passed by the whole limit: while one policy takes another's place, too.
+fn reloaded() {
+    let mut redis = Redis::start(&[]);
+    let network = Network::new();
+    let table = format!(
+        "on_exit = \"detach\"\nmax_sources = 1000\n[cluster]\nstore = \"unix://{}\"\nwhen_store_is_down = \"closed\"\n",
+        redis.socket().display()
+    );
+    let limit = "[[limit]]\nname = \"packets\"\nkey = \"interface\"\nprotocol = \"udp\"\nports = [9000]\n\
+                 rate = \"1000/s\"\ncluster = true\n";
+    let more = "[[limit]]\nname = \"more\"\nrate = \"100000/s\"\n";
+    let agent = network.start(&table, limit);
+    redis.kill();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while agent.json(&["status"])["cluster"]["limits"][0]["share_from"] != "closed" {
+        assert!(Instant::now() < deadline, "the share does not run out");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let passed = agent.counts("packets").0;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let sent = thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            network.in_client(|| {
+                let (sender, mut sent) = (Sender::new(), 0u64);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    sender.send(&udp_from(2));
+                    sent += 1;
+                    thread::sleep(Duration::from_millis(1));
+                }
+                sent
+            })
+        });
+        let stopping = crate::support::StopWhenDropped(&stop);
+        for nth in 0..6 {
+            network.config(&table, &if nth % 2 == 0 { format!("{more}{limit}") } else { limit.to_owned() });
+            let answer = agent.json(&["reload"]);
+            assert_eq!((&answer["ok"], &answer["notes"]), (&true.into(), &serde_json::json!([])), "{answer}");
+        }
+        drop(stopping);
+        sending.join().unwrap()
+    });
+    assert_eq!(agent.counts("packets").0, passed, "of {sent}");
+    assert_eq!(share(&agent), 0.0);
+    // A limit that is another one now asks for its share anew, and has nothing until there is one.
+    network.config(&table, &limit.replace("1000/s", "2000/s"));
+    let answer = agent.json(&["reload"]);
+    assert!(answer["notes"].to_string().contains("asked for this host's shares anew"), "{answer}");
 }
 
 /// The rows in the kernel follow: all of the limit, nothing, or no limit at all.

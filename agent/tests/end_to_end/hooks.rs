@@ -8,6 +8,7 @@ use common::packet::build::Frame;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
 
+use crate::foreign::Place;
 use crate::support::{CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
@@ -176,13 +177,16 @@ fn fallback() {
     drop(agent);
     // A hook that another program holds.
     let network = Network::new();
-    network.hold_xdp_hook();
+    let foreign = network.attach_foreign(Place::Xdp);
     let agent = network.start("", SLOW);
     let status = agent.json(&["status"]);
     assert_eq!(status["interfaces"][0]["attach"], "tc");
     assert!(status["notes"][0].as_str().unwrap().contains("another program holds the XDP hook"), "{status}");
+    let _counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
+    let before = foreign.runs();
     burst(&network, &[udp_from(7)], 150);
     assert_eq!(agent.counts("packets"), (100, 50));
+    assert!(foreign.runs() >= before + 150, "the other program sees every packet, as before");
 }
 
 fn jumbo() {

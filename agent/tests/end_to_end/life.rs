@@ -2,6 +2,7 @@
 
 use nix::sys::signal::Signal;
 
+use crate::foreign::Place;
 use crate::support::{INTERFACE, Network};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
@@ -116,15 +117,12 @@ fn refusals() {
     told(network.run_to_end(&config), 1, "BPF file system");
     let place = wrong.lines().find_map(|line| line.strip_prefix("pins = ")).unwrap().trim_matches('"').to_owned();
     std::fs::remove_dir(place).unwrap();
-    // A hook that is taken, by an agent with other pins.
+    // A hook that somebody else has taken, and no other one allowed.
+    let foreign = network.attach_foreign(Place::Xdp);
+    told(network.run_to_end(&network.config("attach = \"native\"", LIMIT)), 1, "another program holds the XDP hook");
+    assert!(!network.has_pins());
+    drop(foreign);
     let agent = network.start("", LIMIT);
-    let config = network.config("attach = \"native\"", LIMIT);
-    let other = std::fs::read_to_string(&config)
-        .unwrap()
-        .replace("control.sock", "other.sock")
-        .replace("/sys/fs/bpf/weir-t", "/sys/fs/bpf/weir-to");
-    std::fs::write(&config, other).unwrap();
-    told(network.run_to_end(&config), 1, "another program holds the XDP hook");
     // A second agent with the same socket.
     let config = network.config("", LIMIT);
     told(network.run_to_end(&config), 1, "another agent is running");

@@ -6,16 +6,21 @@ mod cluster;
 mod escalation;
 mod events;
 mod flood;
+mod foreign;
 mod hooks;
 mod keys;
 mod life;
 mod limits;
 mod metrics;
+mod neighbours;
 mod operations;
 #[path = "../redis/mod.rs"]
 #[expect(dead_code, reason = "the cluster's own tests use more of it")]
 mod redis;
+mod reload;
+mod safety;
 mod support;
+mod survive;
 mod top;
 mod traffic;
 
@@ -45,12 +50,20 @@ fn main() {
         top::TESTS,
         flood::TESTS,
         life::TESTS,
+        reload::TESTS,
+        survive::TESTS,
+        neighbours::TESTS,
+        safety::TESTS,
         metrics::TESTS,
         operations::TESTS,
     ];
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
         eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");
+    }
+    let has_tcx = support::has_tcx();
+    if !has_tcx {
+        eprintln!("skipped: what takes a chain of programs at one hook, which kernels before Linux 6.6 do not have");
     }
     if let (None, Some(reason)) = (obstacle, redis::obstacle()) {
         eprintln!("skipped: limits of many hosts: {reason}");
@@ -63,6 +76,7 @@ fn main() {
     let trials = served
         .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
+        .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {

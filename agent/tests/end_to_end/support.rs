@@ -1,7 +1,7 @@
 //! Two namespaces joined by a veth pair, an agent in one, senders in the other; all of it gone when dropped.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
+
+use crate::foreign::{Foreign, Place};
 
 /// The interface the agent holds.
 pub const INTERFACE: &str = "weir0";
@@ -43,6 +45,11 @@ pub fn has_fq() -> bool {
     let namespace = format!("--net=/run/netns/{}", network.server);
     let arguments = [&namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq"];
     Command::new("nsenter").args(arguments).output().is_ok_and(|output| output.status.success())
+}
+
+/// Whether this kernel has chains of programs at the hooks of traffic control.
+pub fn has_tcx() -> bool {
+    aya::util::KernelVersion::current().is_ok_and(|version| version >= aya::util::KernelVersion::new(6, 6, 0))
 }
 
 /// The binary under test: the one with the eBPF object inside.
@@ -157,9 +164,30 @@ impl Network {
         self.pass_everything(&self.client, "client0");
     }
 
-    /// Puts another program on the XDP hook of the server's interface: one that passes everything.
-    pub fn hold_xdp_hook(&self) {
-        self.pass_everything(&self.server, INTERFACE);
+    /// Puts somebody else's program on the server's interface: one that lets everything go on.
+    pub fn attach_foreign(&self, place: Place) -> Foreign {
+        self.in_server(|| Foreign::attach(nix::net::if_::if_nametoindex(INTERFACE).unwrap(), place))
+    }
+
+    /// A default route of the server's.
+    pub fn add_default_route(&self, gateway: &str) {
+        let family = if gateway.contains(':') { "-6" } else { "-4" };
+        run("ip", &["-n", &self.server, family, "route", "add", "default", "via", gateway, "dev", INTERFACE]);
+    }
+
+    /// Where the maps are pinned.
+    pub fn pins(&self) -> &Path {
+        &self.pins
+    }
+
+    /// A config for another agent on the same interface, with a socket of its own and pins at `pins`.
+    pub fn rival(&self, agent: &str, rest: &str, pins: &Path) -> PathBuf {
+        let path = self.folder.path().join("rival.toml");
+        let control = self.folder.path().join("rival.sock");
+        let text =
+            format!("[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\npins = {pins:?}\n{agent}\n{rest}\n");
+        std::fs::write(&path, text).unwrap();
+        path
     }
 
     fn pass_everything(&self, namespace: &str, interface: &str) {
@@ -182,7 +210,7 @@ impl Network {
         child.wait().unwrap();
     }
 
-    fn other_pins(&self) -> PathBuf {
+    pub fn other_pins(&self) -> PathBuf {
         PathBuf::from(format!("{}-other", self.pins.display()))
     }
 
@@ -234,15 +262,20 @@ impl Network {
     /// The same on other interfaces.
     pub fn start_on(&self, interfaces: &[&str], agent: &str, rest: &str) -> Agent<'_> {
         let config = self.config_on(interfaces, agent, rest);
-        let mut child = self
-            .in_server(|| {
-                Command::new(crate::support::agent().unwrap())
-                    .arg("--config")
-                    .arg(&config)
-                    .stderr(Stdio::piped())
-                    .spawn()
-            })
-            .unwrap();
+        self.start_file(&config, &[])
+    }
+
+    /// Starts an agent without waiting for it.
+    pub fn spawn_agent(&self, config: &Path, environment: &[(&str, &str)]) -> Agent<'_> {
+        let mut command = Command::new(agent().unwrap());
+        command.arg("--config").arg(config).envs(environment.iter().copied()).stderr(Stdio::piped());
+        Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() }
+    }
+
+    /// Starts an agent with a config as it is, and waits until it enforces.
+    pub fn start_file(&self, config: &Path, environment: &[(&str, &str)]) -> Agent<'_> {
+        let mut agent = self.spawn_agent(config, environment);
+        let child = &mut agent.child;
         let deadline = Instant::now() + Duration::from_secs(60);
         while std::os::unix::net::UnixStream::connect(self.control()).is_err() || !self.answers() {
             if let Some(status) = child.try_wait().unwrap() {
@@ -253,7 +286,7 @@ impl Network {
             assert!(Instant::now() < deadline, "the agent did not answer within a minute");
             thread::sleep(Duration::from_millis(20));
         }
-        Agent { network: self, child }
+        agent
     }
 
     fn answers(&self) -> bool {
@@ -357,7 +390,8 @@ impl Agent<'_> {
         let mut arguments = arguments.to_vec();
         arguments.push("--json");
         let output = self.network.command(&arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
+        assert!(output.status.success(), "{arguments:?}: {}{}", said[0], said[1]);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -366,11 +400,6 @@ impl Agent<'_> {
         let output = self.network.command(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    /// Sends it a signal.
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
     /// One limit's element of `limits --json`.
@@ -383,6 +412,56 @@ impl Agent<'_> {
     pub fn counts(&self, name: &str) -> (u64, u64) {
         let limit = self.limit(name);
         (limit["passed"]["packets"].as_u64().unwrap(), limit["throttled"]["packets"].as_u64().unwrap())
+    }
+
+    /// Waits until a line of what it says holds this, and ends it by SIGTERM.
+    pub fn wait_until_it_says(mut self, wanted: &str) {
+        let mut lines = BufReader::new(self.child.stderr.take().unwrap()).lines();
+        let mut said = Vec::new();
+        loop {
+            match lines.next() {
+                Some(Ok(line)) if line.contains(wanted) => break,
+                Some(Ok(line)) => said.push(line),
+                _ => panic!("it did not say {wanted:?} but {said:?}"),
+            }
+        }
+        self.signal(nix::sys::signal::Signal::SIGTERM);
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// Time of a CPU that it has used, its own and the kernel's on its behalf.
+    pub fn cpu_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // What follows the name, which is in brackets, begins with the third field; times are the 14th and 15th.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Waits until its status is as `wanted` says, and returns it.
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = self.json(&["status"]);
+            if wanted(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{what} did not come within a minute: {status}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What is left of a limit for a source.
+    pub fn remaining(&self, source: &str, limit: &str) -> u64 {
+        let shown = self.json(&["show", source]);
+        let limits = shown["limits"].as_array().unwrap();
+        let of_limit = limits.iter().find(|shown| shown["name"] == limit);
+        of_limit.unwrap_or_else(|| panic!("{shown} has no limit {limit}"))["remaining"].as_u64().unwrap()
     }
 
     /// Ends it with a signal; what it said, and its exit status.
@@ -398,6 +477,15 @@ impl Drop for Agent<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Tells a thread to stop when it is dropped, whatever for.
+pub struct StopWhenDropped<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -34,6 +34,16 @@ impl FixedWindow {
         (1 << (self.count_bits & 63)) - 1
     }
 
+    /// A state as (the window's end, what was passed in it).
+    pub(super) fn parts(&self, state: u64) -> (Ticks, u64) {
+        (state & !self.count_mask(), state & self.count_mask())
+    }
+
+    /// The state of a window that ends at `end`, or as soon after that as a state can tell.
+    pub(super) fn state(&self, end: Ticks, count: u64) -> u64 {
+        end.wrapping_add(self.count_mask()) & !self.count_mask() | count
+    }
+
     /// The window that `state` is in at `now`, as (end, count); a new one if it is over.
     #[inline(always)]
     fn at(&self, state: u64, now: Ticks) -> (Ticks, u64) {

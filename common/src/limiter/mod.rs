@@ -4,6 +4,7 @@
 //! place by compare-and-swap; the caller owns that loop. `cost` is in the limit's unit: 1 for packets, connections and
 //! requests, the frame's length for bytes.
 
+pub mod carry;
 pub mod fixed_window;
 pub mod leaky_bucket;
 pub mod sliding_log;

@@ -187,6 +187,24 @@ impl SlidingWindow {
         (of(current, label), of(previous, before), self.window - elapsed)
     }
 
+    /// (what is in view at `now`, in units times the window's length; that length).
+    pub(super) fn in_view(&self, [even, odd]: [u64; 2], now: Ticks) -> (u128, Ticks) {
+        let (count, before, left) = self.counts(even, odd, now);
+        (u128::from(count) * u128::from(self.window) + u128::from(before) * u128::from(left), self.window)
+    }
+
+    /// Both words of a key that has passed `count` in the window at hand, and nothing in the one before.
+    pub(super) fn opened_with(&self, count: u64, now: Ticks) -> [u64; 2] {
+        if count == 0 {
+            return [Self::fresh(now); 2];
+        }
+        let number = now / self.window;
+        let start = number * self.window;
+        let this = self.label(start) | count << 1;
+        let before = self.label(start.wrapping_sub(self.window)) | SEAL;
+        if number & 1 == 0 { [this, before] } else { [before, this] }
+    }
+
     /// The largest cost that would pass now, in units.
     #[must_use]
     pub fn remaining(&self, even: u64, odd: u64, now: Ticks) -> u64 {

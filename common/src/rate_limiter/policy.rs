@@ -5,6 +5,7 @@
 
 use core::fmt;
 
+use crate::limiter::carry;
 use crate::limiter::sliding_log::LARGEST_LOG;
 use crate::limiter::sliding_window::{Step, Word};
 use crate::limiter::token_bucket::Costs;
@@ -211,6 +212,31 @@ impl Policy {
         if let Algorithm::SlidingLog(_) = self.algorithm {
             // A place of 0 was never taken, whatever the clock says.
             words[1..].fill(0);
+        }
+    }
+
+    /// Writes into `words`, which are those of a key that is new, what a key of another policy has used: in proportion.
+    /// Nothing if that policy is of another algorithm.
+    pub fn carry(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: u64) {
+        let instants = carry::Instants { from: old.ticks(now), to: self.ticks(now) };
+        match (&old.algorithm, &self.algorithm) {
+            (Algorithm::Bucket(old), Algorithm::Bucket(new)) => {
+                words[0] = carry::bucket(old, new, old_words[0], instants);
+            }
+            (Algorithm::FixedWindow(old), Algorithm::FixedWindow(new)) => {
+                words[0] = carry::fixed_window(old, new, old_words[0], instants);
+            }
+            (Algorithm::SlidingWindow(old), Algorithm::SlidingWindow(new)) => {
+                words.copy_from_slice(&carry::sliding_window(old, new, [old_words[0], old_words[1]], instants));
+            }
+            (Algorithm::SlidingLog(old), Algorithm::SlidingLog(new)) => {
+                let mut taken = [0; LARGEST_LOG as usize];
+                let places = old_words.len() - 1;
+                taken[..places].copy_from_slice(&old_words[1..]);
+                let (head, ring) = words.split_at_mut(1);
+                head[0] = carry::sliding_log(old, new, &mut taken[..places], ring, instants);
+            }
+            _ => {}
         }
     }
 

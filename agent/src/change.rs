@@ -1,0 +1,140 @@
+//! One policy in place of another, while packets are judged: all of it or none.
+//!
+//! Everything that can fail and can be done beforehand is: the new programs are loaded and verified, their table is made
+//! and filled. Then each hook's program is replaced, one atomic step a hook; what was charged in the old table meanwhile
+//! is added to the new one once no packet is judged by the old programs any more.
+
+use std::thread;
+use std::time::Duration;
+
+use common::packet::Direction;
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use crate::compile::{CarryPlan, Layout, Plan, plan_after};
+use crate::config::policy::Config;
+use crate::datapath::{AttachError, Before, Carry, Datapath, LoadError, PinDirectory, TablePlace, release_others};
+use crate::stats::monotonic_nanoseconds;
+
+/// How long a packet is judged at the most, where the kernel cannot tell when all that were are: a hundred times what
+/// the slowest takes.
+const JUDGED: Duration = Duration::from_millis(20);
+
+/// A policy that is loaded, and not yet in force.
+pub struct Change {
+    /// For what comes in.
+    pub ingress: Datapath,
+    /// For what goes out, if some limit is on it.
+    pub egress: Option<Datapath>,
+    before: Option<Before>,
+    place: TablePlace,
+    carry: CarryPlan,
+    notes: Vec<String>,
+}
+
+impl Change {
+    /// Loads a policy, with a table that can take up what is in the one before.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses it, or an interface is not there. Nothing is left behind then.
+    pub fn load(config: &Config, plan: Plan, pins: &PinDirectory, interfaces: &[String]) -> Result<Self, AttachError> {
+        let (before, afresh) = match pins.before()? {
+            Ok(before) => (Some(before), None),
+            Err(why) => (None, (!why.is_empty() && !pins.hooks().is_empty()).then_some(why)),
+        };
+        let known = before.as_ref().map_or_else(Layout::default, |before| before.layout().clone());
+        let plan = if plan.after == known { plan } else { plan_after(config, &known).map_err(LoadError::from)? };
+        let place = pins.place(&plan.ingress.settings, before.as_ref())?;
+        let carry = if place.is_next() { known.carry(&plan.ingress.layout) } else { CarryPlan::default() };
+        let loaded = load(plan, pins, &place, interfaces, config);
+        if loaded.is_err() {
+            // What stays is found and taken out by the next attempt; the failure itself is what is told.
+            let _ = pins.discard_next();
+            pins.clear_unless_linked();
+        }
+        let (ingress, egress) = loaded?;
+        let mut notes = carry.afresh.clone();
+        notes.extend(afresh.map(|why| format!("every source starts afresh: {why}")));
+        Ok(Self { ingress, egress, before, place, carry, notes })
+    }
+
+    /// Puts it in force on these interfaces. Returns what an operator should know.
+    ///
+    /// # Errors
+    ///
+    /// When an interface cannot be held; the caller has to undo what was done with [`Change::undo`].
+    pub fn put_in_force(
+        &mut self,
+        config: &Config,
+        pins: &PinDirectory,
+        interfaces: &[String],
+    ) -> Result<Vec<String>, AttachError> {
+        let mut notes = self.notes.clone();
+        let old = self.before.as_ref().filter(|_| self.place.is_next());
+        let carrying = match old {
+            Some(before) => {
+                let new = self.place.open(self.ingress.settings())?;
+                Some(Carry::begin(pins.open_table(before)?, new, self.carry.clone(), monotonic_nanoseconds()))
+            }
+            None => None,
+        };
+        for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
+            for interface in interfaces {
+                notes.extend(datapath.attach(interface, config.agent.attach)?);
+            }
+        }
+        wait_for_packets();
+        if let Some(carrying) = carrying {
+            if carrying.lost() > 0 {
+                let lost = carrying.lost();
+                notes.push(format!("{lost} sources start afresh: max_sources has grown so much that their places in the table cannot be told"));
+            }
+            carrying.finish();
+        }
+        pins.settle(&self.place)?;
+        let all: Vec<&Datapath> = std::iter::once(&self.ingress).chain(&self.egress).collect();
+        release_others(&all);
+        Ok(notes)
+    }
+
+    /// Takes back what [`Change::put_in_force`] did before it failed; hooks that another policy held before are its own
+    /// to take again.
+    pub fn undo(self, pins: &PinDirectory) {
+        if let Some(egress) = self.egress {
+            egress.abandon();
+        }
+        self.ingress.abandon();
+        let _ = pins.before();
+    }
+}
+
+fn load(
+    plan: Plan,
+    pins: &PinDirectory,
+    place: &TablePlace,
+    interfaces: &[String],
+    config: &Config,
+) -> Result<(Datapath, Option<Datapath>), AttachError> {
+    for interface in interfaces {
+        pins.check_others(interface, Direction::Ingress)?;
+        if plan.egress.is_some() {
+            pins.check_others(interface, Direction::Egress)?;
+        }
+    }
+    let mut ingress = Datapath::load_at(plan.ingress, pins, place)?;
+    let mut egress = plan.egress.map(|image| Datapath::load_at(image, pins, place)).transpose()?;
+    for datapath in std::iter::once(&mut ingress).chain(&mut egress) {
+        for interface in interfaces {
+            datapath.prepare_for(interface, config.agent.attach)?;
+        }
+    }
+    Ok((ingress, egress))
+}
+
+/// Waits until every packet is judged that came before now.
+fn wait_for_packets() {
+    // Programs run under RCU, whose grace period this barrier waits for (Linux 4.3, commit 5b25b13ab08f).
+    if membarrier(MembarrierCommand::Global).is_err() {
+        thread::sleep(JUDGED);
+    }
+}

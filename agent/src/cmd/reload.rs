@@ -1,0 +1,71 @@
+//! `agent reload`, `agent try` and `agent confirm`: another config in place of the one in force.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::{Print, USAGE};
+use crate::cli::Ask;
+use crate::config::{self, ssh};
+use crate::control::{Client, Request};
+use crate::live::{Confirmed, Reloaded, TRIALS};
+
+pub fn reload(options: &Ask) -> anyhow::Result<ExitCode> {
+    let answer: Reloaded = Client::new(&options.control).ask(&Request::Reload { operator: ssh::client() })?;
+    tell(&answer, options, || format!("reloaded in {} ms", answer.milliseconds))
+}
+
+pub fn try_config(file: &Path, duration: Duration, options: &Ask) -> anyhow::Result<ExitCode> {
+    if !TRIALS.contains(&duration) {
+        eprintln!("a trial lasts from 1s to 24h: write --for 60s");
+        return Ok(ExitCode::from(USAGE));
+    }
+    // What is wrong is shown where it stands, and the agent is not bothered.
+    if let Err(error) = config::load(file) {
+        eprintln!("{error}");
+        return Ok(ExitCode::from(USAGE));
+    }
+    let request = Request::Try {
+        // The agent runs elsewhere.
+        file: std::path::absolute(file)?,
+        for_seconds: duration.as_secs_f64(),
+        operator: ssh::client(),
+    };
+    let answer: Reloaded = Client::new(&options.control).ask(&request)?;
+    tell(&answer, options, || {
+        let time = humantime::format_duration(duration);
+        format!("{} is in force for {time}, and then what was before again; to keep it: agent confirm", file.display())
+    })
+}
+
+pub fn confirm(options: &Ask) -> anyhow::Result<ExitCode> {
+    let answer: Confirmed = Client::new(&options.control).ask(&Request::Confirm)?;
+    match Print::from(options.json) {
+        Print::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
+        Print::Table => {
+            println!("{} stays in force", answer.file);
+            if let Some(note) = &answer.note {
+                println!("note: {note}");
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(answer: &Reloaded, options: &Ask, done: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
+    match Print::from(options.json) {
+        Print::Json => println!("{}", serde_json::to_string_pretty(answer)?),
+        Print::Table if answer.ok => {
+            println!("{}", done());
+            for note in &answer.notes {
+                println!("note: {note}");
+            }
+        }
+        Print::Table => eprintln!("{}\nnothing was changed", answer.errors.join("\n")),
+    }
+    Ok(match (answer.ok, answer.wrong_config) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, true) => ExitCode::from(USAGE),
+        (false, false) => ExitCode::FAILURE,
+    })
+}

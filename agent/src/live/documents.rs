@@ -1,0 +1,55 @@
+//! What is told of reloads and trials.
+
+use serde::{Deserialize, Serialize};
+
+/// `last_reload` of `agent status --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastReload {
+    /// When, in seconds since 1970.
+    pub at: f64,
+    /// Whether the config is in force.
+    pub ok: bool,
+    /// `signal`, `command`, `watch`, `try` or `trial-ended`.
+    pub cause: String,
+    /// The file; `null` for the built-in limits.
+    pub file: Option<String>,
+    /// How long it took.
+    pub seconds: f64,
+    /// Why it is not in force: each thing that is wrong.
+    pub errors: Vec<String>,
+    /// What an operator should know.
+    pub notes: Vec<String>,
+}
+
+/// `trial` of `agent status --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrialStatus {
+    /// The config that is in force for a time.
+    pub file: String,
+    /// Until the one before is again.
+    pub ends_in_seconds: f64,
+}
+
+/// What came of `agent reload` or `agent try`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Whether it is in force.
+    pub ok: bool,
+    /// Whether it is not since the config is wrong.
+    pub wrong_config: bool,
+    /// How long it took.
+    pub milliseconds: u64,
+    /// Each thing that is wrong.
+    pub errors: Vec<String>,
+    /// What an operator should know.
+    pub notes: Vec<String>,
+}
+
+/// What came of `agent confirm`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confirmed {
+    /// The config that stays in force.
+    pub file: String,
+    /// What else there is to do.
+    pub note: Option<String>,
+}

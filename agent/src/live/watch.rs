@@ -1,0 +1,91 @@
+//! What changes the config while the agent runs: a signal, the file itself, the end of a trial.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::signal::unix::Signal;
+use tokio::sync::Notify;
+
+use super::Cause;
+use crate::applications::Agent;
+
+/// An editor writes a file in several steps: it is read when nothing has happened to it for this long.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Follows all of them until it is dropped.
+pub async fn changes(agent: Arc<Agent>, mut hang_up: Signal) {
+    let changed = Arc::new(Notify::new());
+    let mut watcher = None;
+    loop {
+        // A reload may have switched watching on, and a folder that is gone may be there again.
+        let is_watching = agent.changing().live().config().agent.watch;
+        match (is_watching, &watcher, agent.file()) {
+            (true, None, Some(file)) => match watch(file, Arc::clone(&changed)) {
+                Ok(made) => {
+                    watcher = Some(made);
+                    // What was written before it was watched.
+                    changed.notify_one();
+                }
+                Err(error) => eprintln!("watching {} failed: {error}; agent reload reads it again", file.display()),
+            },
+            (false, Some(_), _) => watcher = None,
+            _ => {}
+        }
+        tokio::select! {
+            _ = hang_up.recv() => blocking(&agent, |agent| drop(agent.reload(Cause::Signal, None))).await,
+            () = quiet(&changed) => blocking(&agent, Agent::reload_if_changed).await,
+            () = trial_is_over(&agent) => blocking(&agent, Agent::end_trial_if_due).await,
+        }
+    }
+}
+
+/// A change may take seconds, and others are to be answered meanwhile.
+async fn blocking(agent: &Arc<Agent>, work: impl FnOnce(&Agent) + Send + 'static) {
+    let agent = Arc::clone(agent);
+    // A panic in there has been told of, and has changed nothing here.
+    let _ = tokio::task::spawn_blocking(move || work(&agent)).await;
+}
+
+/// Until something has changed, and then nothing for a while.
+async fn quiet(changed: &Notify) {
+    changed.notified().await;
+    while tokio::time::timeout(QUIET, changed.notified()).await.is_ok() {}
+}
+
+async fn trial_is_over(agent: &Agent) {
+    loop {
+        match agent.trial_ends() {
+            Some(ends) => {
+                tokio::time::sleep_until(ends.into()).await;
+                // It may have been confirmed meanwhile, and another one begun.
+                if agent.trial_ends().is_some_and(|ends| ends <= Instant::now()) {
+                    return;
+                }
+            }
+            None => agent.changing().trial_began.notified().await,
+        }
+    }
+}
+
+/// Watches the folder that a file is in, for files are replaced rather than written, and that of what it links to.
+fn watch(file: &Path, changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        // Reading the file is an event as well.
+        if !event.is_ok_and(|event| event.kind.is_access()) {
+            changed.notify_one();
+        }
+    })?;
+    let absolute = std::path::absolute(file)?;
+    let mut folders: Vec<PathBuf> = [Some(absolute.clone()), absolute.canonicalize().ok()]
+        .into_iter()
+        .flatten()
+        .filter_map(|file| Some(file.parent()?.to_owned()))
+        .collect();
+    folders.dedup();
+    for folder in folders {
+        watcher.watch(&folder, RecursiveMode::NonRecursive)?;
+    }
+    Ok(watcher)
+}

@@ -1,0 +1,85 @@
+//! Beside others on the same hooks: programs of somebody else's, and other agents.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use crate::foreign::Place;
+use crate::support::{Agent, Network};
+use crate::traffic::{LIMIT, PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[("a_second_agent_on_an_interface_says_so_and_ends", second_agent)];
+
+/// What takes a chain of programs at one hook, which came with Linux 6.6.
+pub const WITH_TCX: &[(&str, fn())] = &[("programs_of_others_in_a_tcx_chain_stay_and_run", chain)];
+
+const TC: &str = "attach = \"tc\"\nmax_sources = 2000";
+const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
+
+fn refused(network: &Network, config: &Path, message: &str) {
+    let output = network.run_to_end(config);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(message), "{said}");
+}
+
+fn second_agent() {
+    let egress = LIMIT.replace("rate", "direction = \"egress\"\nrate");
+    let small = "max_sources = 2000\n";
+    let tc = format!("{small}attach = \"tc\"");
+    for (attach, rest) in [(small, LIMIT), (&tc, LIMIT), (small, &egress)] {
+        let network = Network::new();
+        let agent = network.start(attach, rest);
+        let others = network.other_pins();
+        for attach in ["", "attach = \"native\"", "attach = \"tc\""] {
+            refused(&network, &network.rival(attach, rest, &others), "another Weir agent");
+            assert!(!others.exists(), "{attach}: something was left behind");
+        }
+        // The same pins by another name of the socket.
+        refused(&network, &network.rival(attach, rest, network.pins()), "another agent is running");
+        assert!(network.has_pins());
+        // What an agent left that is gone is its own, too: the next one of its config goes on with it.
+        agent.stop(Signal::SIGKILL);
+        refused(&network, &network.rival("", rest, &others), "run agent detach");
+        let agent = network.start(attach, rest);
+        burst(&network, &[udp_from(7)], 10);
+        assert_eq!(agent.counts("packets").0, if rest == LIMIT { 10 } else { 0 });
+        drop(agent);
+        network.told(&["detach", "--config", network.config(attach, rest).to_str().unwrap()]);
+        let rival = network.rival("on_exit = \"detach\"", rest, &others);
+        network.spawn_agent(&rival, &[]).wait_until_it_says("enforcing 1 limit");
+    }
+}
+
+fn chain() {
+    let network = Network::new();
+    let _counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
+    let receiver = network.receiver(PORT);
+    let first = network.attach_foreign(Place::FirstOfTcx);
+    let agent = network.start(TC, SLOW);
+    let (before_us, after_us) = (network.attach_foreign(Place::FirstOfTcx), network.attach_foreign(Place::LastOfTcx));
+    let seen = |count: u64, passed: u64, work: &dyn Fn()| {
+        let all = [&first, &before_us, &after_us];
+        let was = all.map(crate::foreign::Foreign::runs);
+        work();
+        burst(&network, &[udp_from(7)], count as usize);
+        assert_eq!(receiver.counts()[7], passed);
+        let ran: Vec<u64> = all.iter().zip(was).map(|(program, was)| program.runs() - was).collect();
+        // Who comes before ours sees every packet, who comes after it those that ours passes.
+        assert!(ran[1] >= count && ran[0] >= passed && ran[2] >= passed, "{ran:?}");
+    };
+    let reload = |agent: &Agent<'_>| {
+        network.config(TC, &format!("{SLOW}[[limit]]\nname = \"more\"\nrate = \"1000/s\"\n"));
+        assert_eq!(agent.json(&["reload"])["ok"], true);
+    };
+    seen(60, 60, &|| {});
+    seen(60, 40, &|| reload(&agent));
+    // Killed, taken over, detached: the others stay where they are.
+    agent.stop(Signal::SIGKILL);
+    seen(20, 0, &|| {});
+    let agent = network.start(TC, SLOW);
+    seen(20, 0, &|| {});
+    agent.stop(Signal::SIGTERM);
+    network.told(&["detach", "--config", network.config(TC, SLOW).to_str().unwrap()]);
+    seen(20, 20, &|| {});
+}

@@ -1,0 +1,158 @@
+//! The agent may die at any instant, and be followed by one of another version: what is in force stays.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, Map, MapData};
+use aya::programs::links::{FdLink, PinnedLink};
+use common::settings::TableIdentity;
+use nix::sys::signal::Signal;
+
+use crate::foreign::pin_program;
+use crate::support::{Network, Sender, StopWhenDropped};
+use crate::traffic::{PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("fifty_kills_under_traffic_leave_the_limit_as_exact_as_it_is", fifty_kills),
+    ("a_table_of_another_version_starts_afresh_and_says_so", other_version),
+    ("what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed", halfway),
+];
+
+const RATE: u64 = 1_000;
+const BURST: u64 = 500;
+
+fn fifty_kills() {
+    let network = Network::new();
+    let limit = format!("[[limit]]\nname = \"packets\"\nrate = \"{RATE}/s\"\nburst = {BURST}\n");
+    let slow = "[[limit]]\nname = \"slow\"\nrate = \"1/day\"\nburst = 50\nports = [9001]\n";
+    let more = "[[limit]]\nname = \"more\"\nrate = \"9/s\"\nports = [1234]\n";
+    // The second is another table, and the third another one again.
+    let configs = [
+        format!("{limit}{slow}"),
+        format!("{more}{slow}{limit}"),
+        format!("{slow}{limit}{}", more.replace("ports", "algorithm = \"sliding-window\"\nports")),
+    ];
+    let agent = network.start("max_sources = 20000", &configs[0]);
+    let (receiver, slow_receiver) = (network.receiver(PORT), network.receiver(9_001));
+    let other = common::packet::build::Frame::between(crate::support::CLIENT_MAC, crate::support::SERVER_MAC)
+        .ipv4([10, 77, 0, 8], crate::support::SERVER)
+        .udp(5000, 9_001, &[0; 22])
+        .build();
+    agent.stop(Signal::SIGKILL);
+    let stop = AtomicBool::new(false);
+    let mut kills = [0u32; 2];
+    let time = thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            network.in_client(|| {
+                let (sender, frames) = (Sender::new(), vec![udp_from(7); 20]);
+                let began = Instant::now();
+                while !stop.load(Ordering::Relaxed) {
+                    // Twenty thousand a second at the most, and never less than the limit.
+                    sender.send_all(&frames);
+                    sender.send(&other);
+                    thread::sleep(Duration::from_millis(1));
+                }
+                for _ in 0..100 {
+                    sender.send_all(&frames);
+                }
+                began.elapsed()
+            })
+        });
+        let stopping = StopWhenDropped(&stop);
+        // Any instant of what an agent does: spread evenly over start, work and reloads by a fixed sequence.
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        for nth in 0..50 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let config = network.config("max_sources = 20000", &configs[nth % 3]);
+            if nth % 2 == 0 {
+                // While it starts.
+                let agent = network.spawn_agent(&config, &[]);
+                thread::sleep(Duration::from_micros(random >> 44));
+                agent.stop(Signal::SIGKILL);
+                kills[0] += 1;
+            } else {
+                // While it reloads.
+                let agent = network.start_file(&config, &[]);
+                network.config("max_sources = 20000", &configs[(nth + 1) % 3]);
+                agent.signal(Signal::SIGHUP);
+                thread::sleep(Duration::from_micros(random >> 46));
+                agent.stop(Signal::SIGKILL);
+                kills[1] += 1;
+            }
+        }
+        drop(stopping);
+        sending.join().unwrap()
+    });
+    let passed = receiver.counts()[7] as f64;
+    let allowed = BURST as f64 + RATE as f64 * time.as_secs_f64();
+    eprintln!("{kills:?} kills in start and reload, in {time:.1?}: {passed} of {allowed:.0} passed");
+    assert!(passed <= allowed * 1.02 && passed >= allowed * 0.98, "{passed} of {allowed}");
+    assert_eq!(slow_receiver.counts()[8], 50, "a limit of fifty passed fifty");
+    // Nothing is left of all those that were killed but what the last one has in force.
+    let agent = network.start("max_sources = 20000", &configs[0]);
+    assert!(!network.pins().join("next").exists());
+    assert_eq!(agent.remaining("10.77.0.8", "slow"), 0);
+    agent.stop(Signal::SIGTERM);
+    network.told(&["detach", "--config", network.config("", &configs[0]).to_str().unwrap()]);
+    assert!(!network.has_program() && !network.has_pins());
+}
+
+fn other_version() {
+    let network = Network::new();
+    let slow = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
+    let agent = network.start("max_sources = 2000", slow);
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7)], 150);
+    agent.stop(Signal::SIGKILL);
+    // As another version would have left it.
+    let table = MapData::from_pin(network.pins().join("TABLE")).unwrap();
+    let mut table = Array::<_, TableIdentity>::try_from(Map::Array(table)).unwrap();
+    let identity = table.get(&0, 0).unwrap();
+    table.set(0, TableIdentity { version: TableIdentity::VERSION + 1, ..identity }, 0).unwrap();
+    burst(&network, &[udp_from(7)], 50);
+    assert_eq!(receiver.counts()[7], 100, "until the next agent comes, it is held as it was");
+    let agent = network.start("max_sources = 2000", slow);
+    let status = agent.json(&["status"]);
+    let notes = status["notes"].to_string();
+    assert!(notes.contains("every source starts afresh") && notes.contains("another version"), "{notes}");
+    burst(&network, &[udp_from(7)], 150);
+    assert_eq!(agent.counts("packets"), (100, 50));
+    // It is this version's own from then on.
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start("max_sources = 2000", slow);
+    assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));
+    assert_eq!(agent.remaining("10.77.0.7", "packets"), 0);
+}
+
+fn halfway() {
+    let network = Network::new();
+    let slow = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
+    let agent = network.start("max_sources = 2000", slow);
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7)], 60);
+    agent.stop(Signal::SIGKILL);
+    // A table that was begun and that no program uses.
+    let next = network.pins().join("next");
+    std::fs::create_dir(&next).unwrap();
+    for name in ["TABLE", "LAYOUT", "RINGS", "SIGHTINGS", "SOURCES"] {
+        let map = MapData::from_pin(network.pins().join(name)).unwrap();
+        map.pin(next.join(name)).unwrap();
+    }
+    let agent = network.start("max_sources = 2000", slow);
+    assert!(!next.exists());
+    assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
+    // One whose programs are in force, and of which some maps are in place already.
+    agent.stop(Signal::SIGKILL);
+    std::fs::create_dir(&next).unwrap();
+    let link = FdLink::from(PinnedLink::from_pin(network.pins().join("link-xdp-weir0")).unwrap());
+    pin_program(link.info().unwrap().program_id(), &next.join("program-ingress-weir_xdp"));
+    for name in ["SIGHTINGS", "SOURCES"] {
+        std::fs::rename(network.pins().join(name), next.join(name)).unwrap();
+    }
+    let agent = network.start("max_sources = 2000", slow);
+    assert!(!next.exists());
+    assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
+    burst(&network, &[udp_from(7)], 60);
+    assert_eq!(receiver.counts()[7], 100);
+}

@@ -22,9 +22,10 @@ const DESCRIPTION: [&str; 3] = [
 ];
 
 /// (what, what it is for).
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("/etc/weir/limits.toml", "the config that the service runs with"),
     ("/run/weir/control.sock", "the control socket; [agent] control names another"),
+    ("/run/weir/control.trial.json", "what to go back to while a config is on trial, also for the next agent"),
     ("/run/weir/control.origins.json", "where the processes of groups came from, for giving them back"),
     ("/sys/fs/bpf/weir", "what outlives an agent: programs, links and maps, pinned; [agent] pins names another"),
     ("/sys/fs/cgroup/…/weir", "the cgroups of process groups; [agent] cgroup names another"),
@@ -39,16 +40,21 @@ const EXIT: [(&str, &str); 3] = [
 
 const SECURITY: [&str; 2] = [
     "The control socket has mode 0660 and belongs to root and, where there is one, to the group weir. Who may open it may \
-     ask (status, limits, top, show, bans, groups) and decide; what changes anything in force (ban, unban, reset, groups \
-     freeze …) is for root and the user that the agent runs as.",
+     ask (status, limits, top, show, bans, events, groups) and decide; what changes anything in force (reload, try, \
+     confirm, ban, unban, reset, groups freeze …) is for root and the user that the agent runs as.",
     "The agent needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and for process groups CAP_SYS_PTRACE, CAP_SYS_NICE and \
      CAP_KILL; the unit weir.service gives it these and nothing else. It speaks to systemd's watchdog from the loop that does its work.",
 ];
 
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 8] = [
     ("agent check limits.toml", "Is the file right, and what would it enforce?"),
     ("agent doctor --config limits.toml", "Can this host do it, and if not, which command helps?"),
     ("agent --config limits.toml", "Enforce it. Begin with mode = \"observe\", which counts and throttles nothing."),
+    ("agent reload", "Read the file again: all of it is put in force, or nothing."),
+    (
+        "agent try next.toml --for 60s",
+        "Put a file in force, and go back by itself unless agent confirm follows within a minute.",
+    ),
     ("agent top --once", "Who is throttled most?"),
     ("agent show 203.0.113.9", "Why is this one throttled, and until when?"),
     ("agent ban 203.0.113.0/24 --for 10m", "Refuse everything from a network for ten minutes."),
@@ -146,11 +152,11 @@ fn config_section() -> Roff {
     }
     roff.control("fi", []);
     roff.control("RE", []);
-    let tables: [(&str, &str); 6] = [
+    let tables: [(&str, &str); 7] = [
         (
             "[agent]",
             "interfaces, attach (auto, native, generic, tc), mode (enforce, observe), on_exit (keep, detach), control, \
-             pins, cgroup, metrics, max_sources, never_limit",
+             pins, cgroup, metrics, max_sources, never_limit, protect, watch",
         ),
         ("[[class]]", "name, sources, multiplier or unlimited: who is calling"),
         (
@@ -161,6 +167,7 @@ fn config_section() -> Roff {
         ("[[group]]", "name, match, cpu, memory, io, pids, cpus, network: a cgroup that is kept filled"),
         ("[decide]", "http, grpc, max_keys: where applications ask"),
         ("[[request]]", "name, cost: what a request costs, by a formula"),
+        ("[cluster]", "store, node, sync, when_store_is_down …: limits with cluster = true are one for many hosts"),
     ];
     for (table, keys) in tables {
         roff.control("TP", []);

@@ -156,7 +156,31 @@ impl Page<'_> {
                 [([], u64::from(has_room))],
             )?;
         }
-        Ok(())
+        self.config(status)
+    }
+
+    fn config(&mut self, status: &Status) -> Result<(), Error> {
+        let last = status.last_reload.as_ref();
+        self.gauge(
+            "weir_config_last_reload_successful",
+            "Whether the last config that was to take another's place did: 1 also before any was.",
+            [],
+            [([], u64::from(last.is_none_or(|last| last.ok)))],
+        )?;
+        if let Some(last) = last {
+            self.ratio(
+                "weir_config_last_reload_timestamp_seconds",
+                "When that was, in seconds since 1970.",
+                [],
+                [([], last.at)],
+            )?;
+        }
+        self.gauge(
+            "weir_config_on_trial",
+            "Whether the config in force is one that has yet to be confirmed.",
+            [],
+            [([], u64::from(status.trial.is_some()))],
+        )
     }
 
     fn packets(&mut self, status: &Status) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use super::{Documents, Exporter, Exposition};
 use crate::control::{Handler, Request};
 use crate::datapath::AttachMode;
 use crate::groups::GroupStatus;
+use crate::live::{LastReload, TrialStatus};
 use crate::stats::{Count, InterfaceStatus, LimitDefinition, LimitStatus, Status};
 
 fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
@@ -71,6 +72,29 @@ fn the_text_is_what_a_parser_of_the_format_reads() {
     // What applications ask about counts no packets.
     assert_eq!(value(&text, "weir_limit_packets_total", &[("limit", "credits")]), None);
     assert!(text.contains(r#"limit="a \"quoted\" one\\""#), "{text}");
+}
+
+#[test]
+fn a_config_that_was_not_put_in_force_is_seen() {
+    let mut documents = documents(7);
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(1.0));
+    assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), None);
+    assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(0.0));
+    documents.status.last_reload = Some(LastReload {
+        at: 1_790_000_000.5,
+        ok: false,
+        cause: "signal".to_owned(),
+        file: Some("limits.toml".to_owned()),
+        seconds: 0.1,
+        errors: vec!["wrong".to_owned()],
+        notes: Vec::new(),
+    });
+    documents.status.trial = Some(TrialStatus { file: "next.toml".to_owned(), ends_in_seconds: 9.5 });
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(0.0));
+    assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), Some(1_790_000_000.5));
+    assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(1.0));
 }
 
 #[test]

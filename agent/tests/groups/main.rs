@@ -63,13 +63,6 @@ fn main() {
             .with_ignored_flag(reason.is_some())
         })
         .collect();
-    // The kernel patches its code when the first cpuset and the first CPU limit come and when the last go, and an emulated
-    // CPU may run into code that is being patched: one of each stays.
-    if is_virtual() {
-        let anchor = Path::new("/sys/fs/cgroup/weir-tests-anchor");
-        fs::create_dir_all(anchor).unwrap();
-        fs::write(anchor.join("cpu.max"), "50000 100000").unwrap();
-    }
     // One after the other: they measure CPU time and disks.
     let arguments = Arguments { test_threads: Some(1), ..arguments };
     libtest_mimic::run(&arguments, trials).exit();

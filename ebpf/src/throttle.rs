@@ -24,8 +24,13 @@ pub struct MapSet {
 impl MapSet {
     #[inline(always)]
     fn word(self, word: u32) -> *mut u64 {
-        // SAFETY: an element has as many words as the mask leaves, which is also what bounds the offset for the verifier.
-        unsafe { self.element.cast::<u64>().add(((self.first + word) & (ELEMENT_WORDS - 1)) as usize) }
+        let mut word = u64::from(self.first + word);
+        // SAFETY: an element has as many words as the mask leaves. It is written out, since Linux 6.1 has no bounds for the
+        // "or" of two numbers that makes the compiler think it needless.
+        unsafe {
+            asm!("{0} &= {1}", inout(reg) word, const ELEMENT_WORDS - 1, options(pure, nomem, nostack));
+            self.element.cast::<u64>().add(word as usize)
+        }
     }
 }
 

@@ -6,8 +6,9 @@ use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
 use common::ban::Ban;
 use common::counters::Bypass;
 use common::packet::{Address, Direction, Packet, Protocol};
+use common::prefix::{Line, Lines, Node, PrefixEntry, PrefixRoot};
 use common::rule::{RuleSpan, Size, Subject};
-use common::settings::{PortSpans, PrefixEntry, span_index};
+use common::settings::{PortSpans, span_index};
 
 use crate::atomics;
 use crate::maps::{BANS, PORTS, PREFIXES, RUNTIME, setting};
@@ -26,7 +27,7 @@ pub fn classify(
         return Err(Bypass::Essential);
     }
     let other = packet.other(direction);
-    let entry = prefix_entry(other.octets());
+    let entry = prefix_entry(other);
     if entry.flags & PrefixEntry::NEVER_LIMIT != 0 {
         return Err(Bypass::NeverLimit);
     }
@@ -55,12 +56,37 @@ pub fn classify(
 }
 
 #[inline(always)]
-fn prefix_entry(address: [u8; 16]) -> PrefixEntry {
+fn prefix_entry(address: Address) -> PrefixEntry {
     if setting!(prefixes_in_use) == 0 {
         return PrefixEntry::default();
     }
-    PREFIXES.get(&Prefix::new(128, address)).copied().unwrap_or_default()
+    let root = if address.is_ipv4() { root!(ipv4) } else { root!(ipv6) };
+    root.look_up(&Trees, address)
 }
+
+/// [`PREFIXES`].
+struct Trees;
+
+impl Lines for Trees {
+    #[inline(always)]
+    fn line(&self, number: u32) -> Option<&Line> {
+        PREFIXES.get(number)
+    }
+}
+
+/// Where a search begins, as constants.
+macro_rules! root {
+    ($family:ident) => {
+        PrefixRoot {
+            base: setting!(prefixes.$family.base),
+            shift: setting!(prefixes.$family.shift),
+            last: setting!(prefixes.$family.last),
+            node: Node(setting!(prefixes.$family.node.0)),
+            steps: setting!(prefixes.$family.steps),
+        }
+    };
+}
+use root;
 
 /// Whether the source is banned; counts the packet if it is.
 #[inline(always)]

@@ -9,8 +9,9 @@ use common::counters::{Counters, Sighted, TableCounters};
 use common::event::Event;
 use common::key::Key;
 use common::packet::reply::Reply;
+use common::prefix::Line;
 use common::rule::Rule;
-use common::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
 use common::table::ELEMENT_WORDS;
 use common::throttle::Hearing;
 
@@ -31,9 +32,9 @@ pub static RULES: Array<Rule, 1, SHARED> = Array::new();
 #[btf_map]
 pub static PORTS: Array<PortSpans, 1, POLICY> = Array::new();
 
-/// Policy: the class of a prefix, and whether it is never limited.
+/// Policy: the class of a prefix, and whether it is never limited. The agent writes it once, through shared memory.
 #[btf_map]
-pub static PREFIXES: LpmTrie<[u8; 16], PrefixEntry, 1> = LpmTrie::new();
+pub static PREFIXES: Array<Line, 1, SHARED> = Array::new();
 
 /// Policy: how packets are marked, by the row of the rule that marks them.
 #[btf_map]

@@ -1,9 +1,11 @@
-//! Classes and never-limited addresses as one trie: the longest match says everything.
+//! Classes and never-limited addresses as one set of prefixes: the longest match says everything.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use common::settings::PrefixEntry;
+use common::prefix::build::{Prefix, PrefixTree, build};
+use common::prefix::{MAX_CLASSES, PrefixEntry};
 
+use super::CompileError;
 use super::image::PrefixKey;
 use crate::config::policy::{Config, Multiplier, Service};
 
@@ -31,9 +33,23 @@ impl Grades {
         !config.classes.is_empty() || !config.agent.never_limit.is_empty()
     }
 
-    /// The trie's content. Never-limited prefixes reach into the classes' longer ones: such an entry is of its class,
+    /// What is said of addresses, ready to be looked up.
+    ///
+    /// # Errors
+    ///
+    /// When there are more classes than an entry can tell apart.
+    pub fn tree(&self, config: &Config) -> Result<PrefixTree, CompileError> {
+        if config.classes.len() > MAX_CLASSES as usize {
+            return Err(CompileError::TooManyClasses { classes: config.classes.len() });
+        }
+        let prefix = |key: PrefixKey| Prefix { address: u128::from_be_bytes(key.address), length: key.length };
+        let entries: Vec<_> = self.entries(config).into_iter().map(|(key, entry)| (prefix(key), entry)).collect();
+        Ok(build(&entries))
+    }
+
+    /// What each prefix says of the addresses that it is the longest one of. Never-limited prefixes reach into the classes' longer ones: such an entry is of its class,
     /// and never limited all the same.
-    pub fn entries(&self, config: &Config) -> Vec<(PrefixKey, PrefixEntry)> {
+    fn entries(&self, config: &Config) -> Vec<(PrefixKey, PrefixEntry)> {
         let mut of_classes = HashMap::new();
         for (nth, class) in config.classes.iter().enumerate() {
             let (grade, flags) = match class.service {
@@ -62,8 +78,6 @@ impl Grades {
                 entry.flags |= PrefixEntry::NEVER_LIMIT;
             }
         }
-        // The same policy makes the same image.
-        entries.sort_unstable_by_key(|(prefix, _)| (prefix.length, prefix.address));
         entries
     }
 }

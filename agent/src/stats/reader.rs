@@ -11,8 +11,8 @@ use common::ban::Ban;
 use common::counters::{BYPASS_ROWS, Bypass, Sighted};
 use common::key::Key;
 use common::packet::{Address, Direction};
+use common::prefix::PrefixEntry;
 use common::rule::{Algorithm, Enforcement, KeyKind, Rule, Subject};
-use common::settings::PrefixEntry;
 use common::time::{Ticks, is_alive};
 
 use super::counted::{Counted, of_limit};
@@ -227,8 +227,9 @@ impl Reader<'_> {
     pub fn show(&self, address: IpAddr) -> Result<SourceStatus, LoadError> {
         let (nanoseconds, now) = self.now();
         let octets = mapped(address);
-        let entry = self.entry(&octets);
         let Address { hi, lo } = Address::from_ipv6(octets);
+        let image = self.ingress.image();
+        let entry = image.settings.prefixes.look_up(image.prefixes.as_slice(), Address { hi, lo });
         let is_ipv4 = u32::from(address.is_ipv4());
         let subject = Subject { hi, lo, is_ipv4, class: entry.class, ..Subject::default() };
         let is_free = entry.flags != 0;
@@ -317,16 +318,6 @@ impl Reader<'_> {
             }
         }
         Some(forgotten)
-    }
-
-    /// What the longest matching prefix says, as the kernel's trie does.
-    fn entry(&self, address: &[u8; 16]) -> PrefixEntry {
-        let address = u128::from_be_bytes(*address);
-        let matching = self.ingress.image().prefixes.iter().filter(|(prefix, _)| {
-            let mask = u128::MAX.checked_shl(128 - prefix.length).unwrap_or(0);
-            address & mask == u128::from_be_bytes(prefix.address) & mask
-        });
-        matching.max_by_key(|(prefix, _)| prefix.length).map(|(_, entry)| *entry).unwrap_or_default()
     }
 
     /// The rules of a limit that have the last word, for a class's multiplier; each state once.

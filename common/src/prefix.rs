@@ -16,16 +16,10 @@ mod tests;
 
 use crate::packet::Address;
 
-/// What is said of an address.
+/// What is said of an address: a class, the default one if it is 0, and what else there is to know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct PrefixEntry {
-    /// The class, 0 for the default one; at most [`MAX_CLASSES`].
-    pub class: u32,
-    /// Which rows of rules apply: the index of the class's multiplier, at most [`MAX_CLASSES`].
-    pub grade: u16,
-    /// [`PrefixEntry::NEVER_LIMIT`] and others.
-    pub flags: u16,
-}
+#[repr(transparent)]
+pub struct PrefixEntry(u32);
 
 /// The most classes of a policy.
 pub const MAX_CLASSES: u32 = GRADES - 1;
@@ -34,14 +28,42 @@ const FLAGS: u32 = 1 << 2;
 
 impl PrefixEntry {
     /// The address is never throttled, whatever else is said.
-    pub const NEVER_LIMIT: u16 = 1;
+    pub const NEVER_LIMIT: u32 = 1;
     /// The address is of a class that no limit applies to.
-    pub const UNLIMITED: u16 = 2;
+    pub const UNLIMITED: u32 = 2;
 
+    /// Of a class, and the index of its multiplier. Both are at most [`MAX_CLASSES`].
+    #[must_use]
+    pub const fn new(class: u32, grade: u32) -> Self {
+        debug_assert!(class <= MAX_CLASSES && grade <= MAX_CLASSES);
+        Self((class * GRADES + grade) * FLAGS)
+    }
+
+    /// The same with one of the flags.
+    #[must_use]
+    pub const fn with(self, flag: u32) -> Self {
+        Self(self.0 | flag)
+    }
+
+    /// Whether it has one of the flags.
     #[inline(always)]
-    const fn unpack(node: Node) -> Self {
-        let rest = node.0 / FLAGS;
-        Self { class: rest / GRADES, grade: (rest % GRADES) as u16, flags: (node.0 % FLAGS) as u16 }
+    #[must_use]
+    pub const fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// The class, 0 for the default one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn class(self) -> u32 {
+        self.0 / FLAGS / GRADES
+    }
+
+    /// Which rows of rules apply: the index of the class's multiplier.
+    #[inline(always)]
+    #[must_use]
+    pub const fn grade(self) -> u32 {
+        self.0 / FLAGS % GRADES
     }
 }
 
@@ -92,13 +114,53 @@ impl Line {
     const fn node(&self, nth: usize) -> Node {
         Node((self.0[nth / 2 % LINE_WORDS] >> (nth % 2 * 32)) as u32)
     }
+
+    /// The node for `key`, in a leaf.
+    #[inline(always)]
+    fn behind_separators(&self, key: u64) -> Node {
+        let [a, b, c, d, e, ..] = self.0;
+        // Each way through is one for the verifier: six, where a sum of five comparisons has thirty-two.
+        let nth = if c <= key {
+            if e <= key {
+                5
+            } else if d <= key {
+                4
+            } else {
+                3
+            }
+        } else if b <= key {
+            2
+        } else if a <= key {
+            1
+        } else {
+            0
+        };
+        self.node(2 * SEPARATORS + nth)
+    }
 }
 
 /// The lines of a policy's trees.
 pub trait Lines {
     /// A line by its number; there always is one with a number from a node or a root.
     fn line(&self, number: u32) -> Option<&Line>;
+    /// `number` itself, whatever `any` is. In the kernel, the verifier forgets here what it knows of it, and goes on once
+    /// and not once for each way to get there.
+    fn forget(&self, number: u64, any: u64) -> u64 {
+        let _ = any;
+        number
+    }
+    /// [`Search::finish`]. In the kernel a function of its own, which is verified once.
+    fn go_further(&self, search: Search) -> Node {
+        search.finish(self)
+    }
 }
+
+/// Steps that are taken in line: all there are, unless prefixes lie very unevenly.
+const NEAR: u32 = 3;
+/// More than any tree has: a table has at least 64 nodes, of which the first and the last that differ are at least 31 apart,
+/// so that one of them is at most a thirtieth of what the table is for. That makes 13 tables for 64 bits, and two leaves behind
+/// them, for either half.
+const MOST_STEPS: u32 = 30;
 
 impl Lines for [Line] {
     fn line(&self, number: u32) -> Option<&Line> {
@@ -173,7 +235,7 @@ impl PrefixRoots {
     /// What is said of an address.
     #[must_use]
     pub fn look_up<L: Lines + ?Sized>(&self, lines: &L, address: Address) -> PrefixEntry {
-        let root = if address.is_ipv4() { self.ipv4 } else { self.ipv6 };
+        let root = if address.is_ipv4() { &self.ipv4 } else { &self.ipv6 };
         root.look_up(lines, address)
     }
 }
@@ -183,30 +245,62 @@ impl PrefixRoot {
     #[inline(always)]
     #[must_use]
     pub fn look_up<L: Lines + ?Sized>(self, lines: &L, address: Address) -> PrefixEntry {
-        let mut key =
+        let key =
             if address.is_ipv4() { u64::from(u32::from_be(address.ipv4_memory())) } else { u64::from_be(address.hi) };
         let mut node = self.node;
         if node.is_table() {
             let header = Header { base: self.base, shift: self.shift, last: self.last };
             node = header.follow(lines, node.line(), key);
         }
+        let mut search = Search { node, key, lower: u64::from_be(address.lo) };
+        search.go_on(lines, if self.steps < NEAR { self.steps } else { NEAR });
+        if self.steps > NEAR && search.node.goes_on() {
+            search.node = lines.go_further(search);
+        }
+        PrefixEntry(lines.forget(u64::from(search.node.0), address.lo) as u32)
+    }
+}
+
+/// How far a search has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Search {
+    /// Where it is.
+    pub node: Node,
+    /// What is looked for there.
+    pub key: u64,
+    /// What is looked for once the upper half is found.
+    pub lower: u64,
+}
+
+impl Search {
+    #[inline(always)]
+    fn go_on<L: Lines + ?Sized>(&mut self, lines: &L, steps: u32) {
         let mut step = 0;
-        while step < self.steps && node.goes_on() {
-            if node.0 & Node::LOWER != 0 {
-                key = u64::from_be(address.lo);
+        while step < steps {
+            self.node = Node(lines.forget(u64::from(self.node.0), self.lower) as u32);
+            self.key = lines.forget(self.key, self.lower);
+            if !self.node.goes_on() {
+                break;
             }
-            let Some(line) = lines.line(node.line()) else { return PrefixEntry::default() };
-            if node.0 & Node::TABLE != 0 {
-                node = Header::of(line).follow(lines, node.line(), key);
-            } else {
-                let mut nth = 2 * SEPARATORS;
-                for separator in 0..SEPARATORS {
-                    nth += usize::from(line.0[separator] <= key);
+            if self.node.0 & Node::LOWER != 0 {
+                self.key = self.lower;
+            }
+            self.node = match lines.line(self.node.line()) {
+                Some(line) if self.node.0 & Node::TABLE != 0 => {
+                    Header::of(line).follow(lines, self.node.line(), self.key)
                 }
-                node = line.node(nth);
-            }
+                Some(line) => line.behind_separators(self.key),
+                None => Node(0),
+            };
             step += 1;
         }
-        PrefixEntry::unpack(node)
+    }
+
+    /// To the end, from after the first steps.
+    #[inline(always)]
+    #[must_use]
+    pub fn finish<L: Lines + ?Sized>(mut self, lines: &L) -> Node {
+        self.go_on(lines, MOST_STEPS - NEAR);
+        self.node
     }
 }

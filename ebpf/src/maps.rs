@@ -96,11 +96,20 @@ pub static TABLE: Array<TableIdentity, 1> = Array::new();
 #[btf_map]
 pub static LAYOUT: Array<[u8; 4096], 1> = Array::new();
 
+/// Where one field of the settings is.
+macro_rules! setting_at {
+    ($($field:tt)+) => {
+        // SAFETY: the static is initialised.
+        unsafe { core::ptr::addr_of!((*core::ptr::addr_of!($crate::maps::SETTINGS).cast::<common::settings::Settings>()).$($field)+) }
+    };
+}
+pub(crate) use setting_at;
+
 /// Reads one field of the settings: a constant to the verifier.
 macro_rules! setting {
     ($($field:tt)+) => {
-        // SAFETY: the static is initialised; the read is volatile since its value is that of load time.
-        unsafe { core::ptr::addr_of!((*core::ptr::addr_of!($crate::maps::SETTINGS).cast::<common::settings::Settings>()).$($field)+).read_volatile() }
+        // SAFETY: as above; the read is volatile since its value is that of load time.
+        unsafe { $crate::maps::setting_at!($($field)+).read_volatile() }
     };
 }
 pub(crate) use setting;

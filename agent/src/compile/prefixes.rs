@@ -52,14 +52,16 @@ impl Grades {
     fn entries(&self, config: &Config) -> Vec<(PrefixKey, PrefixEntry)> {
         let mut of_classes = HashMap::new();
         for (nth, class) in config.classes.iter().enumerate() {
-            let (grade, flags) = match class.service {
-                Service::Unlimited => (0, PrefixEntry::UNLIMITED),
+            let number = nth as u32 + 1;
+            let entry = match class.service {
+                Service::Unlimited => PrefixEntry::new(number, 0).with(PrefixEntry::UNLIMITED),
                 Service::Multiplier(multiplier) => {
-                    (self.0.iter().position(|grade| *grade == multiplier).unwrap_or(0) as u16, 0)
+                    let grade = self.0.iter().position(|grade| *grade == multiplier).unwrap_or(0);
+                    PrefixEntry::new(number, grade as u32)
                 }
             };
             for prefix in &class.sources {
-                of_classes.insert(PrefixKey::from(prefix), PrefixEntry { class: nth as u32 + 1, grade, flags });
+                of_classes.insert(PrefixKey::from(prefix), entry);
             }
         }
         let never: HashSet<PrefixKey> = config.agent.never_limit.iter().map(PrefixKey::from).collect();
@@ -75,7 +77,7 @@ impl Grades {
         entries.extend(never.iter().filter(|prefix| !of_classes.contains_key(prefix)).map(around));
         for (prefix, entry) in &mut entries {
             if never_lengths.range(..=prefix.length).any(|length| never.contains(&prefix.cut(*length))) {
-                entry.flags |= PrefixEntry::NEVER_LIMIT;
+                *entry = entry.with(PrefixEntry::NEVER_LIMIT);
             }
         }
         entries

@@ -231,12 +231,12 @@ impl Reader<'_> {
         let image = self.ingress.image();
         let entry = image.settings.prefixes.look_up(image.prefixes.as_slice(), Address { hi, lo });
         let is_ipv4 = u32::from(address.is_ipv4());
-        let subject = Subject { hi, lo, is_ipv4, class: entry.class, ..Subject::default() };
-        let is_free = entry.flags != 0;
+        let subject = Subject { hi, lo, is_ipv4, class: entry.class(), ..Subject::default() };
+        let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
         let mut last: Option<(u64, usize)> = None;
         let mut limits = Vec::new();
         for (nth, limit) in self.config.limits.iter().enumerate() {
-            let rules = self.rules_of(nth, limit, entry.grade);
+            let rules = self.rules_of(nth, limit, entry.grade());
             let Some(first) = rules.first().filter(|_| !is_free && limit.key.is_of_one_address()) else { continue };
             let key = first.key_of(&subject);
             let slot = self.sources().find(&key);
@@ -265,8 +265,8 @@ impl Reader<'_> {
         }
         Ok(SourceStatus {
             source: address.to_string(),
-            class: self.class_name(entry.class),
-            never_limit: entry.flags & PrefixEntry::NEVER_LIMIT != 0,
+            class: self.class_name(entry.class()),
+            never_limit: entry.has(PrefixEntry::NEVER_LIMIT),
             ban: self.ban(&octets, nanoseconds),
             limits,
             last_refused: last.and_then(|(at, limit)| {
@@ -321,9 +321,9 @@ impl Reader<'_> {
     }
 
     /// The rules of a limit that have the last word, for a class's multiplier; each state once.
-    fn rules_of(&self, nth: usize, limit: &Limit, grade: u16) -> Vec<Rule> {
+    fn rules_of(&self, nth: usize, limit: &Limit, grade: u32) -> Vec<Rule> {
         let image = self.datapath_of(limit).image();
-        let offset = u32::from(grade) * image.settings.rules_per_grade;
+        let offset = grade * image.settings.rules_per_grade;
         let mut rules: Vec<Rule> = Vec::new();
         for (row, counted) in image.catalogue.iter().enumerate() {
             let Some(rule) = self.datapath_of(limit).rule_in_force(offset as usize + row) else { continue };

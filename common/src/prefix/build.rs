@@ -5,9 +5,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{
-    FLAGS, GRADES, HEADER_NODES, Header, LINE_WORDS, Line, NODES, Node, PrefixEntry, PrefixRoot, PrefixRoots, SEPARATORS,
-};
+use super::{HEADER_NODES, Header, LINE_WORDS, Line, NODES, Node, PrefixEntry, PrefixRoot, PrefixRoots, SEPARATORS};
 
 /// A prefix of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +44,7 @@ pub fn build(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
     let is_ipv4 = |prefix: &Prefix| prefix.length >= MAPPED_LENGTH && prefix.address >> 32 == MAPPED >> 32;
     let (ipv4, ipv6): (Vec<_>, Vec<_>) = prefixes.iter().copied().partition(|(prefix, _)| is_ipv4(prefix));
     let around = ipv6.iter().filter(|(prefix, _)| prefix.length < MAPPED_LENGTH && prefix.holds(MAPPED));
-    let around = around.max_by_key(|(prefix, _)| prefix.length).map(|(_, entry)| entry.pack()).unwrap_or_default();
+    let around = around.max_by_key(|(prefix, _)| prefix.length).map_or(Node(0), |(_, entry)| Node(entry.0));
 
     let mut trees = Trees { lines: Vec::new() };
     let mut ranges = flatten(ipv4, MAPPED, around);
@@ -56,12 +54,6 @@ pub fn build(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
     let ranges = trees.upper(&flatten(ipv6, 0, Node::default()));
     let ipv6 = trees.root(&ranges);
     PrefixTree { roots: PrefixRoots { ipv4, ipv6 }, lines: trees.lines }
-}
-
-impl PrefixEntry {
-    pub(super) const fn pack(self) -> Node {
-        Node((self.class * GRADES + self.grade as u32) * FLAGS + self.flags as u32)
-    }
 }
 
 impl Prefix {
@@ -90,7 +82,7 @@ fn flatten(mut prefixes: Vec<(Prefix, PrefixEntry)>, from: u128, around: Node) -
     let mut ranges = Flat { ranges: vec![Range { start: from, node: around }], open: Vec::new(), around };
     for (prefix, entry) in prefixes {
         ranges.close(|last| last < prefix.address);
-        ranges.open.push((prefix.last(), entry.pack()));
+        ranges.open.push((prefix.last(), Node(entry.0)));
         ranges.begin(prefix.address);
     }
     ranges.close(|_| true);
@@ -221,7 +213,8 @@ impl Trees {
         let first = self.lines.len();
         let nodes = HEADER_NODES as usize + header.last as usize + 1;
         self.lines.resize(first + nodes.div_ceil(NODES as usize), Line::default());
-        self.lines[first].0[..2].copy_from_slice(&[header.base, u64::from(header.shift) | u64::from(header.last) << 32]);
+        self.lines[first].0[..2]
+            .copy_from_slice(&[header.base, u64::from(header.shift) | u64::from(header.last) << 32]);
 
         let mut steps = 0;
         for (stretch, within) in stretches(header, ranges) {

@@ -7,8 +7,6 @@ use super::build::{Prefix, PrefixTree, build};
 use super::*;
 
 const MAPPED: u128 = 0xffff_0000_0000;
-/// More than anybody's: prefixes that lie as unevenly as they can take no more steps.
-const MOST_STEPS: u32 = 30;
 
 fn prefix(address: u128, length: u32) -> Prefix {
     let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
@@ -16,7 +14,7 @@ fn prefix(address: u128, length: u32) -> Prefix {
 }
 
 fn entry(number: u32) -> PrefixEntry {
-    PrefixEntry { class: number % 8_192, grade: (number / 3 % 8_192) as u16, flags: (number % 4) as u16 }
+    PrefixEntry::new(number % 8_192, number / 3 % 8_192).with(number % 4)
 }
 
 /// The definition: of the prefixes that hold an address, the longest.
@@ -50,7 +48,8 @@ fn check(prefixes: &[(Prefix, PrefixEntry)], more: &[u128]) {
 
 /// No two alike.
 fn distinct(prefixes: impl IntoIterator<Item = Prefix>) -> Vec<(Prefix, PrefixEntry)> {
-    let distinct: BTreeMap<_, _> = prefixes.into_iter().zip(1..).map(|(of, nth)| ((of.address, of.length), nth)).collect();
+    let distinct: BTreeMap<_, _> =
+        prefixes.into_iter().zip(1..).map(|(of, nth)| ((of.address, of.length), nth)).collect();
     distinct.into_iter().map(|((address, length), nth)| (Prefix { address, length }, entry(nth))).collect()
 }
 
@@ -99,15 +98,16 @@ fn what_holds_everything_is_said_of_everything() {
 
 #[test]
 fn an_entry_has_room_for_every_class_grade_and_flag() {
-    for entry in [
-        PrefixEntry { class: MAX_CLASSES, grade: MAX_CLASSES as u16, flags: 3 },
-        PrefixEntry { class: MAX_CLASSES, grade: 0, flags: 0 },
-        PrefixEntry { class: 0, grade: MAX_CLASSES as u16, flags: 0 },
-        PrefixEntry { class: 0, grade: 0, flags: 3 },
-    ] {
-        assert!(!entry.pack().goes_on());
-        assert_eq!(PrefixEntry::unpack(entry.pack()), entry);
-        check(&[(prefix(MAPPED, 104), entry)], &[]);
+    for (class, grade) in [(MAX_CLASSES, MAX_CLASSES), (MAX_CLASSES, 0), (0, MAX_CLASSES), (0, 0)] {
+        for flags in 0..4 {
+            let entry = PrefixEntry::new(class, grade).with(flags);
+            let flag = |flag| flags & flag != 0;
+            assert_eq!((entry.class(), entry.grade()), (class, grade));
+            assert_eq!(entry.has(PrefixEntry::NEVER_LIMIT), flag(PrefixEntry::NEVER_LIMIT));
+            assert_eq!(entry.has(PrefixEntry::UNLIMITED), flag(PrefixEntry::UNLIMITED));
+            assert!(!Node(entry.0).goes_on());
+            check(&[(prefix(MAPPED, 104), entry)], &[]);
+        }
     }
 }
 
@@ -116,7 +116,8 @@ fn an_entry_has_room_for_every_class_grade_and_flag() {
 fn prefixes_that_halve_the_rest_each_time_take_a_bounded_number_of_steps() {
     let halves = (1..=128).map(|length| prefix(u128::MAX << (128 - length) << 1, length));
     check(&distinct(halves), &[]);
-    let both = (1..=128).flat_map(|length| [prefix(1 << (128 - length), length), prefix(!0 ^ 1 << (128 - length), length)]);
+    let both =
+        (1..=128).flat_map(|length| [prefix(1 << (128 - length), length), prefix(!0 ^ 1 << (128 - length), length)]);
     check(&distinct(both), &[]);
     // Fifty at each power of two, in the upper halves and in the lower ones of each of them.
     let clumps = (0..64u32).flat_map(|power| (0..50u128).map(move |nth| (1u128 << power) + nth));

@@ -32,7 +32,8 @@ pub static RULES: Array<Rule, 1, SHARED> = Array::new();
 #[btf_map]
 pub static PORTS: Array<PortSpans, 1, POLICY> = Array::new();
 
-/// Policy: the class of a prefix, and whether it is never limited. The agent writes it once, through shared memory.
+/// Policy: the class of a prefix, and whether it is never limited: trees, whose roots are in the settings. Only the agent writes it,
+/// once, through shared memory, which the kernel does not grant for what is read-only to programs.
 #[btf_map]
 pub static PREFIXES: Array<Line, 1, SHARED> = Array::new();
 

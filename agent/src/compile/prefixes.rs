@@ -88,3 +88,37 @@ impl Grades {
 fn lengths<'p>(prefixes: impl Iterator<Item = &'p PrefixKey>) -> BTreeSet<u32> {
     prefixes.map(|prefix| prefix.length).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use common::packet::Direction;
+
+    use super::*;
+    use crate::compile::compile;
+    use crate::config;
+
+    #[test]
+    fn more_classes_than_an_entry_tells_apart_are_refused() {
+        for classes in [MAX_CLASSES, MAX_CLASSES + 1] {
+            let mut text = "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"a\"\nrate = \"1/s\"\n".to_owned();
+            for class in 0..classes {
+                let source = std::net::Ipv4Addr::from(0x0a00_0000 + class);
+                let _ = write!(text, "[[class]]\nname = \"c{class}\"\nmultiplier = 2\nsources = [\"{source}\"]\n");
+            }
+            let config =
+                config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config;
+            let compiled = compile(&config, Direction::Ingress);
+            if classes > MAX_CLASSES {
+                assert_eq!(compiled.unwrap_err(), CompileError::TooManyClasses { classes: classes as usize });
+                continue;
+            }
+            let image = compiled.unwrap();
+            let source = (0x0a00_0000 + classes - 1).to_be_bytes();
+            let source = common::packet::Address::from_ipv4(source);
+            assert_eq!(image.settings.prefixes.look_up(image.prefixes.as_slice(), source).class(), classes);
+        }
+    }
+}

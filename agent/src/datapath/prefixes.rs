@@ -1,4 +1,4 @@
-//! The trees of prefixes, written through shared memory: line by line, a hundred thousand would be as many system calls.
+//! The trees of prefixes, written through shared memory: with system calls it would be one for each line.
 
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -66,7 +66,7 @@ fn address() -> impl Strategy<Value = u128> {
 fn prefixes() -> impl Strategy<Value = Vec<(Prefix, PrefixEntry)>> {
     let length = prop_oneof![0u32..=128, 96u32..=128, Just(128), Just(64), Just(120), Just(0), Just(96)];
     let one = (address(), length).prop_map(|(address, length)| prefix(address, length)).boxed();
-    let most = prop_oneof![Just(3usize), Just(20), Just(200), Just(1_000)];
+    let most = prop_oneof![Just(3usize), Just(20), Just(100), Just(400)];
     most.prop_flat_map(move |most| prop::collection::vec(one.clone(), 0..most)).prop_map(distinct)
 }
 
@@ -145,26 +145,24 @@ fn mixed(number: u64) -> u64 {
 type Kind = (&'static str, fn(u64) -> Prefix, u32, usize);
 
 const KINDS: [Kind; 8] = [
-    ("/24s side by side", |nth| prefix(MAPPED + (0x0a00_0000 + nth as u128 * 256), 120), 0, 16),
-    ("/24s anywhere", |nth| prefix(MAPPED + (mixed(nth) as u32 as u128), 120), 3, 60),
-    ("IPv4 addresses side by side", |nth| prefix(MAPPED + 0x0a00_0000 + nth as u128, 128), 0, 16),
-    ("IPv4 addresses anywhere", |nth| prefix(MAPPED + (mixed(nth) as u32 as u128), 128), 3, 60),
-    ("/48s in a /32", |nth| prefix(0x2001_0db8 << 96 | (nth as u128) << 79, 49), 0, 16),
-    ("/48s anywhere", |nth| prefix((0x2000 | mixed(nth) as u128 >> 51) << 112 ^ (mixed(nth) as u128) << 76, 48), 3, 60),
-    ("/64s side by side", |nth| prefix(0x2001_0db8 << 96 | (nth as u128) << 64, 64), 0, 16),
-    ("IPv6 addresses anywhere", |nth| prefix((mixed(nth) as u128) << 64 | mixed(!nth) as u128, 128), 4, 120),
+    ("/24s side by side", |nth| prefix(MAPPED + (0x0a00_0000 + nth as u128 * 256), 120), 0, 5),
+    ("/24s anywhere", |nth| prefix(MAPPED + (mixed(nth) as u32 as u128), 120), 2, 48),
+    ("IPv4 addresses side by side", |nth| prefix(MAPPED + 0x0a00_0000 + nth as u128, 128), 0, 5),
+    ("IPv4 addresses anywhere", |nth| prefix(MAPPED + (mixed(nth) as u32 as u128), 128), 2, 48),
+    ("/48s in a /32", |nth| prefix(0x2001_0db8 << 96 | (nth as u128) << 79, 49), 0, 5),
+    ("/48s anywhere", |nth| prefix((0x2000 | mixed(nth) as u128 >> 51) << 112 ^ (mixed(nth) as u128) << 76, 48), 2, 48),
+    ("/64s side by side", |nth| prefix(0x2001_0db8 << 96 | (nth as u128) << 64, 64), 0, 5),
+    ("IPv6 addresses anywhere", |nth| prefix((mixed(nth) as u128) << 64 | mixed(!nth) as u128, 128), 3, 112),
 ];
 
 #[test]
 fn a_hundred_thousand_prefixes_take_few_steps_and_little_memory() {
     for (what, of, most_steps, most_bytes) in KINDS {
         let all = distinct((0..100_000).map(of));
-        let start = std::time::Instant::now();
         let tree = build(&all);
-        let took = start.elapsed();
         let steps = tree.roots.ipv4.steps.max(tree.roots.ipv6.steps);
         let bytes = tree.lines.len() * size_of::<Line>();
-        std::println!("{what}: {} prefixes, {steps} steps, {bytes} bytes, {took:?}", all.len());
+        std::println!("{what}: {} prefixes, {steps} steps, {bytes} bytes", all.len());
         assert!(steps <= most_steps, "{what}: {steps} steps");
         assert!(bytes <= most_bytes * all.len(), "{what}: {bytes} bytes for {}", all.len());
         for nth in (0..100_000).step_by(97) {

@@ -220,7 +220,7 @@ pub struct TableIdentity {
 
 impl TableIdentity {
     /// Changes whenever a word of the table, the rings or the sightings comes to mean something else.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
 
     /// The identity of a table made for `settings`.
     #[must_use]

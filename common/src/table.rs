@@ -4,8 +4,11 @@
 //! allowance is not whole at this moment, and knows exactly which places are free: those whose time has passed. A flood
 //! of made-up sources, each seen once, occupies (packets a second × emission interval) places and pushes out nobody.
 //!
-//! The table is an array of sets of four slots. A slot has 2, 4 or 8 words: a head, and the states of all limits that
-//! count by the same key. With one limit a set is one cache line, and with up to seven a slot is. A head is
+//! The table is an array of sets of slots. A slot has 2, 4 or 8 words: a head, and the states of all limits that count by
+//! the same key. With up to seven limits a slot is one cache line, and a set has four. With one limit, four slots are a
+//! cache line and a set is two neighbouring ones: a key is looked for, and put if there is room, first in the line that
+//! its hash names, so that of a table half full only one key in a hundred finds its set full, where it would be one in
+//! twenty-seven if a set were one line (by the tail of the Poisson distribution). A head is
 //!
 //! ```text
 //! 63        32 31    30     16 15        8 7         0
@@ -23,12 +26,14 @@
 use crate::key::{Hash, Key};
 use crate::time::{Ticks, is_alive};
 
-/// Slots of a set.
-pub const SLOTS: u32 = 4;
+/// Slots of the set that has the most.
+const MOST_SLOTS: u32 = 8;
+/// Slots of two words in a cache line.
+const LINE: u32 = 4;
 /// Words of the widest slot.
 pub const WIDEST_SLOT: u32 = 8;
-/// Words of the widest set, and of an element of the kernel's array, which holds one, two or four sets.
-pub const ELEMENT_WORDS: u32 = SLOTS * WIDEST_SLOT;
+/// Words of the widest set, and of an element of the kernel's array, which holds one or two sets.
+pub const ELEMENT_WORDS: u32 = 4 * WIDEST_SLOT;
 /// In place of the first word of a slot: there is none.
 pub const NO_SLOT: u32 = u32::MAX;
 /// How often a CPU looks again at a set that another one has locked.
@@ -69,7 +74,7 @@ pub trait Set: Copy {
     /// Keeps only `bits` of a word. Sequentially consistent.
     fn and(self, word: u32, bits: u64);
     /// `word` itself, `a` and `b` being equal. In the kernel, the verifier forgets here which slot it is, and need not go on
-    /// with each of the four.
+    /// with each of them.
     fn forget(self, word: u32, a: u64, b: u64) -> u32 {
         debug_assert_eq!(a, b, "equal by what the caller has compared");
         word
@@ -119,6 +124,13 @@ impl Tag {
     #[must_use]
     pub const fn is_free(head: u64) -> bool {
         head & HASH == 0
+    }
+
+    /// In which line of its set the key is looked for first: a bit of the hash that neither the set was chosen by nor every
+    /// tag has.
+    #[inline(always)]
+    const fn line(self) -> u32 {
+        (self.0 >> 33) as u32 & 1
     }
 
     /// Whether a head is that of this key.
@@ -175,13 +187,19 @@ impl Shape {
         self.sets + OVERFLOW_SETS
     }
 
+    /// Slots of a set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slots(&self) -> u32 {
+        if self.slot_words == 2 { MOST_SLOTS } else { 4 }
+    }
+
     /// Where a set lies in an array of elements of [`ELEMENT_WORDS`]: (element, its first word there).
     #[inline(always)]
     #[must_use]
     pub const fn element(&self, set: u32) -> (u32, u32) {
         match self.slot_words {
-            2 => (set >> 2, (set & 3) * 2 * SLOTS),
-            4 => (set >> 1, (set & 1) * 4 * SLOTS),
+            2 | 4 => (set >> 1, (set & 1) * (ELEMENT_WORDS / 2)),
             _ => (set, 0),
         }
     }
@@ -195,7 +213,13 @@ impl Shape {
     /// Slots that hashes name: how many keys the table can hold at the most.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
-        self.sets as u64 * SLOTS as u64
+        self.sets as u64 * self.slots() as u64
+    }
+
+    /// Slots of the whole table.
+    #[must_use]
+    pub const fn all_slots(&self) -> u32 {
+        self.all_sets() * self.slots()
     }
 
     /// The first word of the set's nth slot.
@@ -203,6 +227,13 @@ impl Shape {
     #[must_use]
     pub const fn slot(&self, nth: u32) -> u32 {
         nth * self.slot_words
+    }
+
+    /// The first word of the nth slot at which a key is looked for.
+    #[inline(always)]
+    fn nth_of(&self, tag: Tag, nth: u32) -> u32 {
+        let line = if self.slots() == MOST_SLOTS { tag.line() * LINE } else { 0 };
+        self.slot(nth ^ line)
     }
 
     /// The number of a slot in the table, from that of its set and its first word.
@@ -214,15 +245,18 @@ impl Shape {
             4 => slot >> 2,
             _ => slot >> 3,
         };
-        set * SLOTS + nth
+        set * self.slots() + nth
     }
 
     /// The first word of the slot of `tag`; [`NO_SLOT`] if the set has none.
     #[inline(always)]
     #[must_use]
     pub fn find(&self, set: impl Set, tag: Tag) -> u32 {
-        for nth in 0..SLOTS {
-            let slot = self.slot(nth);
+        for nth in 0..MOST_SLOTS {
+            if nth >= self.slots() {
+                break;
+            }
+            let slot = self.nth_of(tag, nth);
             let found = set.load(slot) & TAG;
             if found == tag.0 {
                 return set.forget(slot, found, tag.0);
@@ -263,10 +297,10 @@ impl Shape {
         }
         let mut victim = NO_SLOT;
         let mut shortest = newcomer;
-        for nth in 0..SLOTS {
+        for nth in 0..MOST_SLOTS {
             // A slot that has decayed cannot be bettered.
-            if victim == NO_SLOT || shortest > 0 {
-                let slot = self.slot(nth);
+            if nth < self.slots() && (victim == NO_SLOT || shortest > 0) {
+                let slot = self.nth_of(tag, nth);
                 let head = set.load(slot);
                 let life = if Tag::is_free(head) { 0 } else { self.life(set, slot, now) };
                 // A decayed slot of anybody; a living one only of our own group, whose lives compare with ours.

@@ -62,17 +62,16 @@ pub fn tiers(rates: usize, bucket: Bucket) -> String {
     limit("a", bucket, &format!("tiers = [{}]", tiers.join(", ")))
 }
 
-/// One limit on every packet, and so many on other ports than the packet's.
-pub fn with_limits_elsewhere(count: u32, bucket: Bucket) -> String {
-    let mut text = limit("a", bucket, "");
-    for nth in 0..count {
+/// So many limits on other ports than the packet's.
+pub fn limits_elsewhere(count: u32) -> String {
+    (0..count).fold(String::new(), |mut text, nth| {
         let _ = write!(text, "[[limit]]\nname = \"port-{nth}\"\nrate = \"{}/s\"\nports = [{}]\n", nth + 1, nth + 1_000);
-    }
-    text
+        text
+    })
 }
 
-/// One limit, and so many prefixes in two classes.
-pub fn with_prefixes(count: u32, bucket: Bucket) -> String {
+/// So many prefixes in two classes.
+pub fn prefixes(count: u32) -> String {
     let mut text = String::new();
     for (class, multiplier) in [("first", 2), ("second", 5)] {
         let _ = write!(text, "[[class]]\nname = \"{class}\"\nmultiplier = {multiplier}\nsources = [");
@@ -83,5 +82,5 @@ pub fn with_prefixes(count: u32, bucket: Bucket) -> String {
         }
         text.push_str("]\n");
     }
-    text + &limit("a", bucket, "")
+    text
 }

@@ -10,14 +10,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::flood::{frame, send};
 use crate::measure::Series;
 use crate::network::{INTERFACE, Lane, Sender};
-use crate::policies::{Bucket, USUAL, with_limits_elsewhere};
+use crate::policies::{Bucket, USUAL, limit, limits_elsewhere, prefixes};
 use crate::programs::{Harness, Order};
 
 const PART: &str = "agent";
 /// Where `cargo xtask bench` says the agent is.
 const AGENT: &str = "WEIR_AGENT";
 const MILLION: u64 = 1_000_000;
-const LIMIT_COUNTS: [u32; 4] = [1, 100, 1_000, 10_000];
+/// Limits and prefixes of a config that is read again.
+const RELOADED: [(u32, u32); 5] = [(1, 0), (100, 0), (1_000, 0), (10_000, 0), (10_000, 100_000)];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent in a lane, ended when dropped.
@@ -33,51 +34,42 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let sender = Sender::new()?;
     sender.enter()?;
     let mut series = Vec::new();
-    for (nth, count) in LIMIT_COUNTS.into_iter().enumerate() {
-        let case = format!("reload, limits: {count}");
-        if !case.contains(only) {
-            continue;
+    for (nth, (count, prefix_count)) in RELOADED.into_iter().enumerate() {
+        let case = match prefix_count {
+            0 => format!("reload, limits: {count}"),
+            _ => format!("reload, limits: {count}, prefixes: {prefix_count}"),
+        };
+        if case.contains(only) {
+            let lane = sender.lane(nth)?;
+            series.push(Series::new(PART, case, "weir", "ms").with(reloads(&lane, rounds, count, prefix_count)?));
         }
-        let mut row = Series::new(PART, case, "weir", "ms");
-        if has_reload()? {
-            row.samples = reloads(&sender.lane(nth)?, rounds, count)?;
-        } else {
-            row.note = Some("not here: this agent has no reload".to_owned());
-        }
-        series.push(row);
     }
     let case = "top of a million sources";
     if case.contains(only) {
-        let lane = sender.lane(LIMIT_COUNTS.len())?;
+        let lane = sender.lane(RELOADED.len())?;
         series.push(Series::new(PART, case, "weir", "ms").with(tops(&lane, rounds)?));
     }
     Ok(series)
 }
 
-/// Whether the agent has that command.
-fn has_reload() -> Result<bool> {
-    let program = std::env::var_os(AGENT).with_context(|| format!("{AGENT} is not set: run `cargo xtask bench`"))?;
-    let output = Command::new(program).args(["reload", "--help"]).output().context("starting the agent")?;
-    Ok(output.status.success())
-}
-
 /// A policy whose first limit is another one each time, so that there is something to reload.
-fn policy(count: u32, round: usize) -> String {
-    with_limits_elsewhere(count - 1, Bucket { burst: 1_000 + round as u64, ..USUAL })
+fn policy(count: u32, prefix_count: u32, round: usize) -> String {
+    let changing = Bucket { burst: 1_000 + round as u64, ..USUAL };
+    limit("a", changing, "") + &limits_elsewhere(count - 1) + &prefixes(prefix_count)
 }
 
-fn reloads(lane: &Lane, rounds: usize, count: u32) -> Result<Vec<f64>> {
-    let agent = Agent::start(lane, &policy(count, 0))?;
+fn reloads(lane: &Lane, rounds: usize, count: u32, prefix_count: u32) -> Result<Vec<f64>> {
+    let agent = Agent::start(lane, &policy(count, prefix_count, 0))?;
     let mut samples = Vec::new();
     for round in 1..=rounds {
-        agent.configure(&policy(count, round))?;
+        agent.configure(&policy(count, prefix_count, round))?;
         samples.push(agent.timed(&["reload"])?);
     }
     Ok(samples)
 }
 
 fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
-    let agent = Agent::start(lane, &policy(1, 0))?;
+    let agent = Agent::start(lane, &policy(1, 0, 0))?;
     let mut harness = Harness::load(lane.from_index)?;
     harness.walk(Order::Orderly, MILLION)?;
     send(&harness, &frame(), MILLION as u32)?;

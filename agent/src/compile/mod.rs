@@ -19,7 +19,7 @@ use common::packet::{Depth, Direction, Kind, Protocol};
 use common::prefix::MAX_CLASSES;
 use common::rule::{MAX_RULES, Rule, RuleSpan};
 use common::settings::{AnswerBucket, Mark, SPANS, Settings, span_index};
-use common::table::{SLOTS, Shape};
+use common::table::Shape;
 use common::time::TickScale;
 use thiserror::Error;
 
@@ -147,7 +147,7 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         .collect();
 
     let shape = shape(groups.widest, config.agent.max_sources);
-    let rings = u64::from(groups.ring_words) * u64::from(shape.all_sets() * SLOTS) * 8;
+    let rings = u64::from(groups.ring_words) * u64::from(shape.all_slots()) * 8;
     if rings >> 20 > LARGEST_RINGS_MIB {
         return Err(CompileError::LogsTooLarge { mebibytes: rings >> 20, max_sources: config.agent.max_sources });
     }
@@ -219,8 +219,9 @@ fn shape(widest: u32, max_sources: u32) -> Shape {
         _ => 8,
     };
     let slots = if slot_words == 8 { u64::from(max_sources) } else { 2 * u64::from(max_sources) };
-    let sets = slots.div_ceil(u64::from(SLOTS)).max(1);
-    Shape { sets: u32::try_from(sets).unwrap_or(u32::MAX), slot_words }
+    let shape = Shape { sets: 0, slot_words };
+    let sets = slots.div_ceil(u64::from(shape.slots())).max(1);
+    Shape { sets: u32::try_from(sets).unwrap_or(u32::MAX), ..shape }
 }
 
 /// The row of counters that the nth rule of the catalogue counts in.

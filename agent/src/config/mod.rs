@@ -17,6 +17,7 @@ pub(crate) mod request_limit;
 pub mod ssh;
 pub(crate) mod table;
 pub mod units;
+mod words;
 
 use std::fs;
 use std::io;

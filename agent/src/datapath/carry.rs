@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use common::limiter::carry::{self, Instants};
 use common::rule::{Algorithm, Rule};
-use common::table::{Claimed, ELEMENT_WORDS, NO_SLOT, SLOTS, Set, Shape, SlotCounter, Tag, WIDEST_SLOT};
+use common::table::{Claimed, ELEMENT_WORDS, NO_SLOT, Set, Shape, SlotCounter, Tag, WIDEST_SLOT};
 use common::time::is_alive;
 
 use super::sources::{Sources, Words};
@@ -124,7 +124,7 @@ impl Carry {
             let words = carry.slot(&carry.table, set, nth);
             carry.put(set, words, &carry.under_the_new(words, &ring), Meeting::Copy);
             if !ring.is_empty() {
-                carry.rings.insert(set * SLOTS + nth, ring);
+                carry.rings.insert(carry.old.shape().slots() * set + nth, ring);
             }
         }
         carry
@@ -146,7 +146,7 @@ impl Carry {
                 return;
             }
             let is_same_key = Tag::of_head(was[0]) == Tag::of_head(is[0]);
-            let ring_was = self.rings.get(&(set * SLOTS + nth)).map_or(&[][..], Vec::as_slice);
+            let ring_was = self.rings.get(&(self.old.shape().slots() * set + nth)).map_or(&[][..], Vec::as_slice);
             let written = is_same_key.then(|| self.under_the_new(was, ring_was));
             self.put(set, is, &self.under_the_new(is, &self.ring(set, nth)), Meeting::Add(written.as_ref()));
         });
@@ -155,7 +155,7 @@ impl Carry {
     fn each_slot(&self, mut work: impl FnMut(u32, u32)) {
         if !self.table.is_empty() {
             for set in 0..self.old.shape().all_sets() {
-                (0..SLOTS).for_each(|nth| work(set, nth));
+                (0..self.old.shape().slots()).for_each(|nth| work(set, nth));
             }
         }
     }
@@ -174,7 +174,7 @@ impl Carry {
             return Vec::new();
         }
         let words = self.old.settings.ring_words as usize;
-        let first = (set * SLOTS + nth) as usize * words;
+        let first = (self.old.shape().slots() * set + nth) as usize * words;
         (first..first + words).map(|word| self.old.rings.word(word).load(Ordering::SeqCst)).collect()
     }
 

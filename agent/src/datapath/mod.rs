@@ -135,7 +135,7 @@ impl Datapath {
         settings.seed = place.seed();
         settings.multi_buffer = u32::from(kernel_has_multi_buffer());
         let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
-        let rings = (settings.shape.all_sets() * common::table::SLOTS).saturating_mul(settings.ring_words).max(1);
+        let rings = settings.shape.all_slots().saturating_mul(settings.ring_words).max(1);
         let mut loader = EbpfLoader::new();
         loader
             .override_global("SETTINGS", &settings, true)

@@ -4,7 +4,7 @@ use aya::maps::MapData;
 use common::key::Key;
 use common::rule::{Algorithm, Rule};
 use common::settings::Settings;
-use common::table::{ELEMENT_WORDS, SLOTS, Shape, Tag, WIDEST_SLOT};
+use common::table::{ELEMENT_WORDS, Shape, Tag, WIDEST_SLOT};
 use common::time::is_alive;
 use memmap2::{MmapOptions, MmapRaw};
 use std::os::fd::{AsFd, AsRawFd};
@@ -67,7 +67,7 @@ pub struct SlotView {
 impl Sources {
     pub(super) fn map(table: &MapData, rings: &MapData, settings: Settings) -> Result<Self, LoadError> {
         let table = Words::map(table, settings.shape.elements() as usize * ELEMENT_WORDS as usize)?;
-        let slots = settings.shape.all_sets() as usize * SLOTS as usize;
+        let slots = settings.shape.all_slots() as usize;
         // A map has one word at least.
         let rings = Words::map(rings, (slots * settings.ring_words as usize).max(1))?;
         Ok(Self { table, rings, settings })
@@ -120,13 +120,16 @@ impl Sources {
         let hash = self.settings.seed.hash(key);
         let tag = Tag::new(hash, key);
         let set = self.shape().set(hash);
-        (0..SLOTS).filter_map(|nth| self.view(set, self.shape().slot(nth))).find(|view| tag.matches(view.words[0]))
+        (0..self.shape().slots())
+            .filter_map(|nth| self.view(set, self.shape().slot(nth)))
+            .find(|view| tag.matches(view.words[0]))
     }
 
     /// Every slot in use, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = SlotView> + '_ {
-        (0..self.shape().all_sets())
-            .flat_map(move |set| (0..SLOTS).filter_map(move |nth| self.view(set, self.shape().slot(nth))))
+        (0..self.shape().all_sets()).flat_map(move |set| {
+            (0..self.shape().slots()).filter_map(move |nth| self.view(set, self.shape().slot(nth)))
+        })
     }
 
     /// How many keys of each group have a state that has not decayed at `now`.
@@ -163,7 +166,8 @@ impl Sources {
     }
 
     fn forget<'r>(&self, view: &SlotView, rules: impl IntoIterator<Item = &'r Rule>, now: u64) {
-        let first = self.set(view.number / SLOTS) + self.shape().slot(view.number % SLOTS) as usize;
+        let slots = self.shape().slots();
+        let first = self.set(view.number / slots) + self.shape().slot(view.number % slots) as usize;
         for rule in rules {
             for word in 0..rule.words() {
                 self.word(first + usize::from(rule.position) + word).store(now, Ordering::SeqCst);

@@ -1,32 +1,30 @@
 //! The config in force, and how another one takes its place: read again, tried for a time, taken back.
 
 mod documents;
+mod error;
 mod record;
+mod trial;
 mod watch;
 
 pub use documents::{Confirmed, LastReload, Reloaded, TrialStatus};
+pub use error::ReloadError;
 pub use record::{Record, RecordError};
+pub use trial::TRIALS;
 pub use watch::changes;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
-
-use thiserror::Error;
+use std::time::{Instant, SystemTime};
 
 use crate::applications::Agent;
-use crate::compile::{self, CompileError};
+use crate::compile;
 use crate::config::policy::Config;
 use crate::config::{self, ConfigError};
 use crate::datapath::interface_names;
-use crate::decide::EngineError;
 use crate::protect::{self, Protected};
 use crate::supervisor::Supervisor;
-
-/// The shortest and the longest trial.
-pub const TRIALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 /// What makes the config be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,56 +49,6 @@ impl Cause {
             Self::Watch => "watch",
             Self::Try => "try",
             Self::TrialEnded => "trial-ended",
-        }
-    }
-}
-
-/// A config that cannot take the place of the one in force; that is in force as it was.
-#[derive(Debug, Error)]
-pub enum ReloadError {
-    /// There is nothing to read.
-    #[error("this agent runs without a config file, on built-in limits: start it with --config FILE")]
-    NoFile,
-    /// It is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// More than the kernel's rows can say.
-    #[error(transparent)]
-    Policy(#[from] CompileError),
-    /// What can only be changed by starting anew.
-    #[error("{0} cannot be changed while the agent runs: put it back, or restart the agent")]
-    NeedsRestart(String),
-    /// An interface is not there.
-    #[error("{0}")]
-    NoInterface(String),
-    /// Limits on requests cannot be kept.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// Limits on packets cannot be held.
-    #[error("{0}")]
-    Packets(String),
-    /// A trial is in progress.
-    #[error("a config is on trial: confirm it (agent confirm), or wait until the trial ends in {0} s")]
-    OnTrial(u64),
-    /// A trial of no or too long a time.
-    #[error("a trial lasts from 1s to 24h: write --for 60s")]
-    Time,
-    /// What is to be gone back to cannot be written down.
-    #[error("the trial was not begun: {0}")]
-    Record(#[from] RecordError),
-}
-
-impl ReloadError {
-    /// Whether the config itself is wrong.
-    const fn is_of_the_config(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::Policy(_) | Self::Time)
-    }
-
-    /// Each thing that is wrong, in a line.
-    fn lines(&self) -> Vec<String> {
-        match self {
-            Self::Config(ConfigError::Invalid(report)) => report.errors.iter().map(ToString::to_string).collect(),
-            other => vec![other.to_string()],
         }
     }
 }
@@ -276,106 +224,6 @@ impl Agent {
         }
     }
 
-    /// Puts a config in force for a time.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be; nothing is changed then.
-    pub fn try_config(&self, file: &Path, time: Duration, operator: Option<IpAddr>) -> Reloaded {
-        let _one = self.changing().one();
-        let began = Instant::now();
-        let result = self.begin_trial(file, time, operator);
-        if result.is_ok() {
-            self.changing().trial_began.notify_one();
-        }
-        self.told(Cause::Try, Some(file), began, result)
-    }
-
-    fn begin_trial(&self, file: &Path, time: Duration, operator: Option<IpAddr>) -> Result<Vec<String>, ReloadError> {
-        if !TRIALS.contains(&time) {
-            return Err(ReloadError::Time);
-        }
-        if let Some(trial) = self.changing().live().trial() {
-            return Err(ReloadError::OnTrial(trial.ends_in_seconds.ceil() as u64));
-        }
-        let (tried, _) = Source::read(file)?;
-        let before = self.changing().live().source.clone();
-        // Before anything is changed: whenever the agent is killed, the next one knows what to go back to.
-        let record = Record { tried: tried.text.clone(), before: before.text.clone() };
-        let earlier = Record::read(&before.config.agent);
-        record.write(&before.config.agent)?;
-        match self.apply(&tried, operator) {
-            Ok(notes) => {
-                let trial = Trial { file: file.to_owned(), ends: Instant::now() + time, before };
-                self.changing().live().trial = Some(trial);
-                Ok(notes)
-            }
-            Err(error) => {
-                match earlier {
-                    // What was written a moment ago can be written again.
-                    Some(earlier) => drop(earlier.write(&before.config.agent)),
-                    None => Record::forget(&before.config.agent),
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Keeps the config that is on trial.
-    ///
-    /// # Errors
-    ///
-    /// When none is.
-    pub fn confirm(&self) -> Result<Confirmed, String> {
-        let _one = self.changing().one();
-        let mut live = self.changing().live();
-        let Some(trial) = live.trial.take() else {
-            return Err("no config is on trial: start one with agent try FILE --for 60s".to_owned());
-        };
-        Record::forget(&live.source.config.agent);
-        let own = self.file().map(|file| file.display().to_string());
-        let file = trial.file.display().to_string();
-        let is_own = self.file().is_some_and(|own| is_same_file(own, &trial.file));
-        let note = match own {
-            _ if is_own => None,
-            Some(own) => Some(format!(
-                "it is in force until the next reload or start, which read {own}: to keep it, copy {file} there"
-            )),
-            None => Some(format!("it is in force until the agent ends: to keep it, start it with --config {file}")),
-        };
-        Ok(Confirmed { file, note })
-    }
-
-    /// When the trial in progress ends.
-    pub fn trial_ends(&self) -> Option<Instant> {
-        self.changing().live().trial.as_ref().map(|trial| trial.ends)
-    }
-
-    /// Goes back to what was in force before a trial whose time is over.
-    pub fn end_trial_if_due(&self) {
-        let _one = self.changing().one();
-        let due = {
-            let live = self.changing().live();
-            live.trial.as_ref().filter(|trial| trial.ends <= Instant::now()).map(|trial| trial.before.clone())
-        };
-        let Some(before) = due else { return };
-        let began = Instant::now();
-        let result = self.apply(&before, None);
-        let file = self.changing().live().trial.take().map(|trial| trial.file);
-        let result = result.map(|mut notes| {
-            if let (Some(tried), Some(own)) = (&file, self.file())
-                && is_same_file(tried, own)
-            {
-                notes.push(format!(
-                    "{} is still what was on trial: it is not in force, and will not be after a restart either, until agent reload or agent try",
-                    own.display()
-                ));
-            }
-            notes
-        });
-        self.told(Cause::TrialEnded, file.as_deref(), began, result);
-    }
-
     /// Puts a config in force in place of the one that is.
     fn apply(&self, source: &Source, operator: Option<IpAddr>) -> Result<Vec<String>, ReloadError> {
         let config = &source.config;
@@ -467,9 +315,4 @@ impl Agent {
         });
         Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes }
     }
-}
-
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    real(one) == real(other)
 }

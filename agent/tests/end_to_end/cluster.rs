@@ -84,12 +84,20 @@ fn reloaded() {
                  rate = \"1000/s\"\ncluster = true\n";
     let more = "[[limit]]\nname = \"more\"\nrate = \"100000/s\"\n";
     let agent = network.start(&table, limit);
+    let wait_for_share = |from: &str| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let cluster = agent.json(&["status"])["cluster"].take();
+            if cluster["limits"][0]["share_from"] == from {
+                break;
+            }
+            assert!(Instant::now() < deadline, "no share from {from}: {cluster:#}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for_share("lease");
     redis.kill();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while agent.json(&["status"])["cluster"]["limits"][0]["share_from"] != "closed" {
-        assert!(Instant::now() < deadline, "the share does not run out");
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_for_share("closed");
     let passed = agent.counts("packets").0;
     let stop = std::sync::atomic::AtomicBool::new(false);
     let sent = thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 use common::key::HashSeed;
 use common::rule::{Rule, Size};
-use common::table::{SLOTS, Set, Shape, SlotCounter};
+use common::table::{Set, Shape, SlotCounter};
 use common::throttle::{Cell, Hearing, Host, Outcome, Sighting, TableEvent};
 use common::time::Ticks;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -27,7 +27,7 @@ impl Memory {
 
     pub fn of_rows(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32) -> Self {
         let shape = Shape { sets, slot_words };
-        let slots = shape.all_sets() * SLOTS;
+        let slots = shape.all_slots();
         Self {
             rules,
             words: (0..slots * slot_words).map(|_| AtomicU64::new(0)).collect(),
@@ -119,7 +119,7 @@ impl<'m> Host for &'m Memory {
         self.rules.get(index as usize)
     }
     fn set(&self, index: u32) -> Option<SetRef<'m>> {
-        self.words.chunks((SLOTS * self.shape.slot_words) as usize).nth(index as usize).map(SetRef)
+        self.words.chunks((self.shape.slots() * self.shape.slot_words) as usize).nth(index as usize).map(SetRef)
     }
     fn cell(&self, index: u32) -> Option<CellRef<'m>> {
         self.rings.get(index as usize).map(CellRef)

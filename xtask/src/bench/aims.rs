@@ -1,4 +1,4 @@
-//! What Weir is to reach, as ratios within one run.
+//! What Weir is to reach: ratios within one run, but for memory and for what an operator waits for.
 
 use super::figures::{Figures, Summary};
 
@@ -23,6 +23,8 @@ enum Bound {
     AtLeast(f64),
     /// So many bytes at most.
     Bytes(f64),
+    /// So many milliseconds at most.
+    Milliseconds(f64),
 }
 
 const PACKET: &str = "packet";
@@ -37,6 +39,7 @@ fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Optio
         Bound::AtMost(most) => (format!("≤ {most}×"), median.is_some_and(|median| median <= most)),
         Bound::AtLeast(least) => (format!("≥ {least}×"), median.is_some_and(|median| median >= least)),
         Bound::Bytes(most) => (format!("≤ {most} bytes"), median.is_some_and(|median| median <= most)),
+        Bound::Milliseconds(most) => (format!("≤ {most} ms"), median.is_some_and(|median| median <= most)),
     };
     Aim { key, what: what.into(), bound, measured, is_met }
 }
@@ -46,6 +49,7 @@ pub fn all(figures: &Figures) -> Vec<Aim> {
     let mut aims = of_packets(figures);
     aims.extend(of_floods(figures));
     aims.extend(of_memory(figures));
+    aims.extend(of_the_agent(figures));
     aims
 }
 
@@ -131,6 +135,20 @@ fn of_memory(figures: &Figures) -> Vec<Aim> {
             aim("memory", what, Bound::Bytes(most), table(&format!("table, {limits}")))
         })
         .collect()
+}
+
+/// Those on how long an operator waits.
+fn of_the_agent(figures: &Figures) -> Vec<Aim> {
+    [
+        ("reload", "reload, limits: 10000, prefixes: 100000", "reload of 10,000 limits and 100,000 prefixes", 2_000.0),
+        ("top", "top of a million sources", "agent top --once with a million sources", 200.0),
+    ]
+    .into_iter()
+    .map(|(key, case, what, most)| {
+        let measured = figures.samples("agent", case, WEIR).and_then(Summary::of);
+        aim(key, what, Bound::Milliseconds(most), measured)
+    })
+    .collect()
 }
 
 /// As rows of a table.

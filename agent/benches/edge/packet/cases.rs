@@ -6,8 +6,8 @@ use weir::datapath::Entry;
 
 use super::{Case, Sources, Subject};
 use crate::policies::{
-    Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, limit, limits, policy, policy_for, tiers,
-    with_limits_elsewhere, with_prefixes,
+    Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, limit, limits, limits_elsewhere, policy, policy_for,
+    prefixes, tiers,
 };
 use crate::programs::{Harness, Weir, minimal};
 
@@ -162,10 +162,10 @@ fn many_sources(cases: &mut Cases<'_>) -> Result<()> {
 }
 
 fn large_policies(cases: &mut Cases<'_>) -> Result<()> {
-    cases.weir(row("one of 10000 limits, hot key"), &with_limits_elsewhere(9_999, HOT))?;
-    cases.weir(row("100000 prefixes, hot key"), &with_prefixes(100_000, HOT))?;
+    cases.weir(row("one of 10000 limits, hot key"), &(limit("a", HOT, "") + &limits_elsewhere(9_999)))?;
+    cases.weir(row("100000 prefixes, hot key"), &(limit("a", HOT, "") + &prefixes(100_000)))?;
     let random = Sources::Random(1_000_000);
-    cases.weir(row("100000 prefixes, 1000000 keys").from(random), &with_prefixes(100_000, SLOWEST))
+    cases.weir(row("100000 prefixes, 1000000 keys").from(random), &(limit("a", SLOWEST, "") + &prefixes(100_000)))
 }
 
 fn by_tc(cases: &mut Cases<'_>) -> Result<()> {

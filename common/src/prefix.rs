@@ -188,7 +188,7 @@ impl Header {
     /// The node for `key`, in the table that begins with line `first`.
     #[inline(always)]
     fn follow<L: Lines + ?Sized>(self, lines: &L, first: u32, key: u64) -> Node {
-        let from_base = if key > self.base { key - self.base } else { 0 };
+        let from_base = key.saturating_sub(self.base);
         let stretch = from_base >> (self.shift % 64);
         let stretch = if stretch < u64::from(self.last) { stretch } else { u64::from(self.last) };
         let place = stretch + HEADER_NODES;

@@ -108,9 +108,10 @@ pub(crate) use setting_at;
 
 /// Reads one field of the settings: a constant to the verifier.
 macro_rules! setting {
-    ($($field:tt)+) => {
-        // SAFETY: as above; the read is volatile since its value is that of load time.
-        unsafe { $crate::maps::setting_at!($($field)+).read_volatile() }
-    };
+    ($($field:tt)+) => {{
+        let at = $crate::maps::setting_at!($($field)+);
+        // SAFETY: a field of the settings; the read is volatile since its value is that of load time.
+        unsafe { at.read_volatile() }
+    }};
 }
 pub(crate) use setting;

@@ -133,26 +133,26 @@ fn prefixes_that_halve_the_rest_each_time_take_a_bounded_number_of_steps() {
     }
 }
 
-/// A small generator: the same sequence every time.
-fn mixed(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// A small generator: 64 bits, the same for a number every time.
+fn mixed(number: u128) -> u128 {
+    let mut mixed = (number as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^= mixed >> 29;
     mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed ^ mixed >> 32
+    u128::from(mixed ^ mixed >> 32)
 }
 
 /// A kind of list, and how many steps and bytes a prefix of it may take.
-type Kind = (&'static str, fn(u64) -> Prefix, u32, usize);
+type Kind = (&'static str, fn(u128) -> Prefix, u32, usize);
 
 const KINDS: [Kind; 8] = [
-    ("/24s side by side", |nth| prefix(MAPPED + (0x0a00_0000 + nth as u128 * 256), 120), 0, 5),
-    ("/24s anywhere", |nth| prefix(MAPPED + (mixed(nth) as u32 as u128), 120), 2, 48),
-    ("IPv4 addresses side by side", |nth| prefix(MAPPED + 0x0a00_0000 + nth as u128, 128), 0, 5),
-    ("IPv4 addresses anywhere", |nth| prefix(MAPPED + (mixed(nth) as u32 as u128), 128), 2, 48),
-    ("/48s in a /32", |nth| prefix(0x2001_0db8 << 96 | (nth as u128) << 79, 49), 0, 5),
-    ("/48s anywhere", |nth| prefix((0x2000 | mixed(nth) as u128 >> 51) << 112 ^ (mixed(nth) as u128) << 76, 48), 2, 48),
-    ("/64s side by side", |nth| prefix(0x2001_0db8 << 96 | (nth as u128) << 64, 64), 0, 5),
-    ("IPv6 addresses anywhere", |nth| prefix((mixed(nth) as u128) << 64 | mixed(!nth) as u128, 128), 3, 112),
+    ("/24s side by side", |nth| prefix(MAPPED + (0x0a00_0000 + nth * 256), 120), 0, 5),
+    ("/24s anywhere", |nth| prefix(MAPPED + (mixed(nth) & 0xffff_ffff), 120), 2, 48),
+    ("IPv4 addresses side by side", |nth| prefix(MAPPED + 0x0a00_0000 + nth, 128), 0, 5),
+    ("IPv4 addresses anywhere", |nth| prefix(MAPPED + (mixed(nth) & 0xffff_ffff), 128), 2, 48),
+    ("/49s side by side", |nth| prefix(0x2001_0db8 << 96 | nth << 79, 49), 0, 5),
+    ("/48s anywhere", |nth| prefix((0x2000 | mixed(nth) >> 51) << 112 ^ mixed(nth) << 76, 48), 2, 48),
+    ("/64s side by side", |nth| prefix(0x2001_0db8 << 96 | nth << 64, 64), 0, 5),
+    ("IPv6 addresses anywhere", |nth| prefix(mixed(nth) << 64 | mixed(!nth), 128), 3, 112),
 ];
 
 #[test]

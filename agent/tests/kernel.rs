@@ -3,7 +3,10 @@
 
 #[path = "../../common/tests/memory/mod.rs"]
 mod memory;
+#[path = "kernel/prefixes.rs"]
+mod prefixes;
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -59,7 +62,8 @@ fn main() {
         many_rules();
         Ok(())
     }));
-    let others: [(&str, fn()); 6] = [
+    let others: [(&str, fn()); 7] = [
+        ("a_source_is_held_to_what_the_longest_prefix_around_it_says", prefixes::classes),
         ("a_refused_source_is_told_of_at_once_and_then_once_a_second", told_once_a_second),
         ("two_cpus_that_refuse_one_source_at_once_tell_of_it_once", told_by_one_cpu),
         ("the_verifier_is_done_well_before_it_gives_up", budget),
@@ -494,7 +498,16 @@ fn budget() {
         [[limit]]\nname = \"c\"\nrate = \"5/s\"\nalgorithm = \"sliding-log\"\ntiers = [\"9/min\"]\nkey = \"source-port\"\n\
         [[limit]]\nname = \"d\"\nrate = \"5/s\"\nalgorithm = \"fixed-window\"\naction = \"mark\"\n"
         .to_owned();
-    for (what, limits) in [("one limit", plain), ("every feature", rich)] {
+    // As skewed as prefixes can be: more steps than any list takes that somebody needs.
+    let halves = (1..=64).map(|length| format!("\"{}/{length}\",", Ipv6Addr::from(1u128 << (128 - length))));
+    let lower = (65..=128)
+        .map(|length| format!("\"2001:db8::{}/{length}\",", &Ipv6Addr::from(1u128 << (128 - length)).to_string()[2..]));
+    let ipv4 = (1..=32).map(|length| format!("\"{}/{length}\",", Ipv4Addr::from(1u32 << (32 - length))));
+    let sources: String = halves.chain(lower).chain(ipv4).collect();
+    let skewed = format!("never_limit = [{sources}]\n{rich}");
+    for (what, limits) in
+        [("one limit", plain), ("every feature", rich), ("every feature, prefixes of every length", skewed)]
+    {
         let pins = Pins::new();
         let mut datapath = load(&image(&limits), &pins);
         for entry in [Entry::Xdp, Entry::Tc, Entry::TcIp] {

@@ -5,8 +5,9 @@ use crate::counters::{Counters, Sighted, TableCounters, Traffic};
 use crate::event::Event;
 use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, Started};
 use crate::key::{HashSeed, Key};
+use crate::prefix::{LINE_WORDS, Line, PrefixRoot, PrefixRoots};
 use crate::rule::{Rule, RuleSpan, Size};
-use crate::settings::{AnswerBucket, Mark, PortSpans, PrefixEntry, Runtime, SPANS, Settings, TableIdentity};
+use crate::settings::{AnswerBucket, Mark, PortSpans, Runtime, SPANS, Settings, TableIdentity};
 use crate::table::Shape;
 use crate::time::TickScale;
 
@@ -19,14 +20,16 @@ macro_rules! no_padding {
 
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
-no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 18], AnswerBucket, [RuleSpan; SPANS]);
+no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 18], AnswerBucket, PrefixRoots, [RuleSpan; SPANS]);
 no_padding!(AnswerBucket: u64, u64, u64);
 no_padding!(Mark: u32, u32, u32);
 no_padding!(Ban: u64, u64, u64);
 no_padding!(TableIdentity: HashSeed, Shape, TickScale, u64, u32, u32);
 no_padding!(Size: u32, u32);
 no_padding!(PortSpans: [u32; 6]);
-no_padding!(PrefixEntry: u32, u16, u16);
+no_padding!(PrefixRoot: u64, [u32; 4]);
+no_padding!(PrefixRoots: [PrefixRoot; 2]);
+no_padding!(Line: [u64; LINE_WORDS]);
 no_padding!(Runtime: u32, u32, u64);
 no_padding!(Traffic: u64, u64);
 no_padding!(Counters: Traffic, Traffic, Traffic, Traffic);
@@ -39,6 +42,7 @@ no_padding!(Sighted: u64, u64, u64, u64, u64, u64, u32, u32);
 no_padding!(Event: Key, u64, u64, u32, u32);
 
 const _: () = assert!(size_of::<Rule>() == 64 && align_of::<Rule>() == 64);
+const _: () = assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
 const _: () = assert!(size_of::<Counters>() == 64);
 // Values of per-CPU and hash maps are aligned to 8 bytes by the kernel, and no more.
-const _: () = assert!(align_of::<Counters>() == 8 && align_of::<Sighted>() == 8 && align_of::<PrefixEntry>() <= 8);
+const _: () = assert!(align_of::<Counters>() == 8 && align_of::<Sighted>() == 8);

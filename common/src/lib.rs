@@ -12,6 +12,7 @@ pub mod limiter;
 pub mod packet;
 #[cfg(feature = "user")]
 mod pod;
+pub mod prefix;
 pub mod rate_limiter;
 pub mod rule;
 pub mod settings;

@@ -4,8 +4,9 @@ use crate::ban::Ban;
 use crate::counters::{Counters, Sighted, TableCounters};
 use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
+use crate::prefix::Line;
 use crate::rule::Rule;
-use crate::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use crate::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
 
 macro_rules! plain {
     ($($type:ty),* $(,)?) => {$(
@@ -21,9 +22,9 @@ plain!(
     GroupCounters,
     GroupSettings,
     Key,
+    Line,
     Mark,
     PortSpans,
-    PrefixEntry,
     Rule,
     Runtime,
     Settings,

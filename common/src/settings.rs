@@ -6,6 +6,7 @@ use crate::key::HashSeed;
 use crate::limiter::token_bucket::Costs;
 use crate::limiter::{Rate, TokenBucket};
 use crate::packet::{Kind, Protocol};
+use crate::prefix::PrefixRoots;
 use crate::rule::RuleSpan;
 use crate::table::Shape;
 use crate::time::TickScale;
@@ -63,6 +64,8 @@ pub struct Settings {
     pub _pad: u32,
     /// How many answers are sent at most.
     pub answers: AnswerBucket,
+    /// Where the search for what prefixes say begins.
+    pub prefixes: PrefixRoots,
     /// What packets are held to that are to or from a port without limits of its own.
     pub spans: [RuleSpan; SPANS],
 }
@@ -93,6 +96,7 @@ impl Settings {
         shape_in_use: 0,
         _pad: 0,
         answers: AnswerBucket { emission: 1, tolerance: 0, burst: 0 },
+        prefixes: PrefixRoots::NONE,
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],
     };
 }
@@ -194,25 +198,6 @@ pub struct Runtime {
     pub bans: u32,
     /// The clock in nanoseconds where [`Settings::given_clock`] is set.
     pub nanoseconds: u64,
-}
-
-/// What the longest matching prefix says of an address. Prefixes are in network byte order, IPv4 as IPv4-mapped IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct PrefixEntry {
-    /// The class, 0 for the default one.
-    pub class: u32,
-    /// Which rows of rules apply: the index of the class's multiplier.
-    pub grade: u16,
-    /// [`PrefixEntry::NEVER_LIMIT`] and others.
-    pub flags: u16,
-}
-
-impl PrefixEntry {
-    /// The address is never throttled, whatever else is said.
-    pub const NEVER_LIMIT: u16 = 1;
-    /// The address is of a class that no limit applies to.
-    pub const UNLIMITED: u16 = 2;
 }
 
 /// What a table of sources has to have in common with a policy that goes on with it. Pinned beside the table.

@@ -1,16 +1,18 @@
 //! From a packet to the rules it is held to.
 
+use core::arch::asm;
 use core::mem::MaybeUninit;
 
 use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
 use common::ban::Ban;
 use common::counters::Bypass;
 use common::packet::{Address, Direction, Packet, Protocol};
+use common::prefix::{Line, Lines, Node, PrefixEntry, PrefixRoot, Search};
 use common::rule::{RuleSpan, Size, Subject};
-use common::settings::{PortSpans, PrefixEntry, span_index};
+use common::settings::{PortSpans, span_index};
 
 use crate::atomics;
-use crate::maps::{BANS, PORTS, PREFIXES, RUNTIME, setting};
+use crate::maps::{BANS, PORTS, PREFIXES, RUNTIME, setting, setting_at};
 use crate::throttle::Kernel;
 
 /// The rules for a packet, or why there are none. Fills in what they look at, if there are any.
@@ -26,14 +28,14 @@ pub fn classify(
         return Err(Bypass::Essential);
     }
     let other = packet.other(direction);
-    let entry = prefix_entry(other.octets());
-    if entry.flags & PrefixEntry::NEVER_LIMIT != 0 {
+    let entry = prefix_entry(other);
+    if entry.has(PrefixEntry::NEVER_LIMIT) {
         return Err(Bypass::NeverLimit);
     }
     if direction == Direction::Ingress && is_banned(other) {
         return Err(Bypass::Banned);
     }
-    if entry.flags & PrefixEntry::UNLIMITED != 0 {
+    if entry.has(PrefixEntry::UNLIMITED) {
         return Err(Bypass::Unlimited);
     }
     let local_port = packet.local_port_or_0(direction);
@@ -41,13 +43,13 @@ pub fn classify(
     if span.count == 0 {
         return Err(Bypass::Unlimited);
     }
-    span.first += u32::from(entry.grade) * setting!(rules_per_grade);
+    span.first += entry.grade() * setting!(rules_per_grade);
     subject.write(Subject {
         hi: other.hi,
         lo: other.lo,
         is_ipv4: u32::from(packet.is_ipv4),
         local_port: u32::from(local_port),
-        class: entry.class,
+        class: entry.class(),
         interface,
         size,
     });
@@ -55,11 +57,55 @@ pub fn classify(
 }
 
 #[inline(always)]
-fn prefix_entry(address: [u8; 16]) -> PrefixEntry {
+fn prefix_entry(address: Address) -> PrefixEntry {
     if setting!(prefixes_in_use) == 0 {
         return PrefixEntry::default();
     }
-    PREFIXES.get(&Prefix::new(128, address)).copied().unwrap_or_default()
+    // One choice between two addresses, and not one for each field.
+    let root = if address.is_ipv4() { setting_at!(prefixes.ipv4) } else { setting_at!(prefixes.ipv6) };
+    // SAFETY: a field of the settings; as all of them.
+    let root = unsafe {
+        PrefixRoot {
+            base: (&raw const (*root).base).read_volatile(),
+            shift: (&raw const (*root).shift).read_volatile(),
+            last: (&raw const (*root).last).read_volatile(),
+            node: (&raw const (*root).node).read_volatile(),
+            steps: (&raw const (*root).steps).read_volatile(),
+        }
+    };
+    root.look_up(&Trees, address)
+}
+
+/// [`PREFIXES`].
+struct Trees;
+
+impl Lines for Trees {
+    #[inline(always)]
+    fn line(&self, number: u32) -> Option<&Line> {
+        PREFIXES.get(number)
+    }
+
+    #[inline(always)]
+    fn forget(&self, number: u64, any: u64) -> u64 {
+        let mut number = number;
+        // SAFETY: arithmetic on registers. It is written out, since the compiler knows as well as we do what it comes to.
+        unsafe {
+            asm!("{0} ^= {1}", "{0} ^= {1}", inout(reg) number, in(reg) any, options(pure, nomem, nostack));
+        }
+        number
+    }
+
+    #[inline(always)]
+    fn go_further(&self, search: Search) -> Node {
+        Node(weir_search(search.node.0, search.key, search.lower))
+    }
+}
+
+/// A global function of numbers, so that trees with many steps are verified once and not for each way to get there.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_search(node: u32, key: u64, lower: u64) -> u32 {
+    Search { node: Node(node), key, lower }.finish(&Trees).0
 }
 
 /// Whether the source is banned; counts the packet if it is.

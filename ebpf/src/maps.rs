@@ -9,8 +9,9 @@ use common::counters::{Counters, Sighted, TableCounters};
 use common::event::Event;
 use common::key::Key;
 use common::packet::reply::Reply;
+use common::prefix::Line;
 use common::rule::Rule;
-use common::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
 use common::table::ELEMENT_WORDS;
 use common::throttle::Hearing;
 
@@ -31,9 +32,10 @@ pub static RULES: Array<Rule, 1, SHARED> = Array::new();
 #[btf_map]
 pub static PORTS: Array<PortSpans, 1, POLICY> = Array::new();
 
-/// Policy: the class of a prefix, and whether it is never limited.
+/// Policy: the class of a prefix, and whether it is never limited: trees, whose roots are in the settings. Only the agent writes it,
+/// once, through shared memory, which the kernel does not grant for what is read-only to programs.
 #[btf_map]
-pub static PREFIXES: LpmTrie<[u8; 16], PrefixEntry, 1> = LpmTrie::new();
+pub static PREFIXES: Array<Line, 1, SHARED> = Array::new();
 
 /// Policy: how packets are marked, by the row of the rule that marks them.
 #[btf_map]
@@ -95,11 +97,21 @@ pub static TABLE: Array<TableIdentity, 1> = Array::new();
 #[btf_map]
 pub static LAYOUT: Array<[u8; 4096], 1> = Array::new();
 
+/// Where one field of the settings is.
+macro_rules! setting_at {
+    ($($field:tt)+) => {
+        // SAFETY: the static is initialised.
+        unsafe { core::ptr::addr_of!((*core::ptr::addr_of!($crate::maps::SETTINGS).cast::<common::settings::Settings>()).$($field)+) }
+    };
+}
+pub(crate) use setting_at;
+
 /// Reads one field of the settings: a constant to the verifier.
 macro_rules! setting {
-    ($($field:tt)+) => {
-        // SAFETY: the static is initialised; the read is volatile since its value is that of load time.
-        unsafe { core::ptr::addr_of!((*core::ptr::addr_of!($crate::maps::SETTINGS).cast::<common::settings::Settings>()).$($field)+).read_volatile() }
-    };
+    ($($field:tt)+) => {{
+        let at = $crate::maps::setting_at!($($field)+);
+        // SAFETY: a field of the settings; the read is volatile since its value is that of load time.
+        unsafe { at.read_volatile() }
+    }};
 }
 pub(crate) use setting;

@@ -6,8 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::layout::Layout;
 use crate::config::policy::Prefix;
 use common::counters::BYPASS_ROWS;
+use common::prefix::Line;
 use common::rule::Rule;
-use common::settings::{Mark, PortSpans, PrefixEntry, Settings};
+use common::settings::{Mark, PortSpans, Settings};
 
 /// Everything a program is loaded with. Which keys, seeds and clocks it runs on is up to the datapath.
 #[derive(Clone, Debug)]
@@ -20,8 +21,8 @@ pub struct Image {
     pub marks: Vec<Mark>,
     /// A row for every port, or none at all if no limit is for certain ports.
     pub ports: Vec<PortSpans>,
-    /// Classes and addresses that are never limited.
-    pub prefixes: Vec<(PrefixKey, PrefixEntry)>,
+    /// The trees of classes and addresses that are never limited, whose roots are in the settings.
+    pub prefixes: Vec<Line>,
     /// What the counters from [`BYPASS_ROWS`] on stand for, in order.
     pub catalogue: Vec<CountedRule>,
     /// What the groups of the table's keys stand for, by number.
@@ -38,7 +39,7 @@ impl Image {
     }
 }
 
-/// A prefix as the kernel's trie wants it: bits of the IPv4-mapped or IPv6 address.
+/// A prefix as the kernel's trie of bans wants it: bits of the IPv4-mapped or IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PrefixKey {
     /// Network byte order.

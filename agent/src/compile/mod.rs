@@ -16,6 +16,7 @@ pub use layout::{CarryPlan, Layout, StateCarry};
 
 use common::counters::BYPASS_ROWS;
 use common::packet::{Depth, Direction, Kind, Protocol};
+use common::prefix::MAX_CLASSES;
 use common::rule::{MAX_RULES, Rule, RuleSpan};
 use common::settings::{AnswerBucket, Mark, SPANS, Settings, span_index};
 use common::table::Shape;
@@ -55,6 +56,12 @@ pub enum CompileError {
         mebibytes: u64,
         /// For how many.
         max_sources: u32,
+    },
+    /// More classes than an entry of a prefix can tell apart.
+    #[error("there are {classes} classes; the most is {MAX_CLASSES}: put prefixes that are treated alike into one")]
+    TooManyClasses {
+        /// How many.
+        classes: usize,
     },
     /// Windows too short for their counts.
     #[error("limit {limit} counts more in its window than the window has ticks: use token-bucket for rates this high")]
@@ -116,6 +123,7 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
     let scale =
         TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
     let grades = prefixes::Grades::of(config);
+    let prefixes = grades.tree(config)?;
     let mut groups = groups::assign(&limits)?;
     groups.renumber(&before.numbers(&limits, &groups));
     let layout = Layout::of(&limits, &config.classes, &groups, scale);
@@ -166,12 +174,13 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
         shape_in_use: in_use(|action| action == Action::Shape),
         answers: AnswerBucket::new(scale),
+        prefixes: prefixes.roots,
         spans: table,
         ..Settings::NONE
     };
     let groups = groups.describe(&limits, scale);
     let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
-    Ok(Image { settings, rules, marks, ports, prefixes: grades.entries(config), catalogue, groups, layout })
+    Ok(Image { settings, rules, marks, ports, prefixes: prefixes.lines, catalogue, groups, layout })
 }
 
 /// How a limit marks.

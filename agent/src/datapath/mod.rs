@@ -15,6 +15,7 @@ mod gateways;
 mod interface;
 mod others;
 mod pins;
+mod prefixes;
 mod release;
 mod rows;
 mod sources;
@@ -39,15 +40,14 @@ pub use table::{Before, TablePlace};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use aya::maps::lpm_trie::Key as TrieKey;
-use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{Program, ProgramError, ProgramFd, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
 use common::counters::{BYPASS_ROWS, Counters, Sighted, TableCounters, Traffic};
 use common::key::{HashSeed, Key};
 use common::packet::Direction;
 use common::rule::{Enforcement, Rule};
-use common::settings::{Mark, PortSpans, PrefixEntry, Runtime, Settings, TableIdentity};
+use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
 use common::share::Share;
 
 use self::rows::Rows;
@@ -431,11 +431,7 @@ fn write_policy(ebpf: &mut Ebpf, image: &Image) -> Result<(), LoadError> {
             ports.set(port, spans, 0)?;
         }
     }
-    let mut prefixes = LpmTrie::<_, [u8; 16], PrefixEntry>::try_from(map_mut(ebpf, "PREFIXES")?)?;
-    for (prefix, entry) in &image.prefixes {
-        prefixes.insert(&TrieKey::new(prefix.length, prefix.address), entry, 0)?;
-    }
-    Ok(())
+    prefixes::write(array_of(ebpf, "PREFIXES")?, &image.prefixes)
 }
 
 fn map<'e>(ebpf: &'e Ebpf, name: &'static str) -> Result<&'e aya::maps::Map, LoadError> {

@@ -1,4 +1,4 @@
-//! Who is calling: the class of an address, as the kernel's trie of prefixes has it.
+//! Who is calling: the class of an address, as the kernel's programs find it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -11,8 +11,8 @@ use common::ban::Ban;
 use common::counters::{BYPASS_ROWS, Bypass, Sighted};
 use common::key::Key;
 use common::packet::{Address, Direction};
+use common::prefix::PrefixEntry;
 use common::rule::{Algorithm, Enforcement, KeyKind, Rule, Subject};
-use common::settings::PrefixEntry;
 use common::time::{Ticks, is_alive};
 
 use super::counted::{Counted, of_limit};
@@ -227,15 +227,16 @@ impl Reader<'_> {
     pub fn show(&self, address: IpAddr) -> Result<SourceStatus, LoadError> {
         let (nanoseconds, now) = self.now();
         let octets = mapped(address);
-        let entry = self.entry(&octets);
         let Address { hi, lo } = Address::from_ipv6(octets);
+        let image = self.ingress.image();
+        let entry = image.settings.prefixes.look_up(image.prefixes.as_slice(), Address { hi, lo });
         let is_ipv4 = u32::from(address.is_ipv4());
-        let subject = Subject { hi, lo, is_ipv4, class: entry.class, ..Subject::default() };
-        let is_free = entry.flags != 0;
+        let subject = Subject { hi, lo, is_ipv4, class: entry.class(), ..Subject::default() };
+        let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
         let mut last: Option<(u64, usize)> = None;
         let mut limits = Vec::new();
         for (nth, limit) in self.config.limits.iter().enumerate() {
-            let rules = self.rules_of(nth, limit, entry.grade);
+            let rules = self.rules_of(nth, limit, entry.grade());
             let Some(first) = rules.first().filter(|_| !is_free && limit.key.is_of_one_address()) else { continue };
             let key = first.key_of(&subject);
             let slot = self.sources().find(&key);
@@ -264,8 +265,8 @@ impl Reader<'_> {
         }
         Ok(SourceStatus {
             source: address.to_string(),
-            class: self.class_name(entry.class),
-            never_limit: entry.flags & PrefixEntry::NEVER_LIMIT != 0,
+            class: self.class_name(entry.class()),
+            never_limit: entry.has(PrefixEntry::NEVER_LIMIT),
             ban: self.ban(&octets, nanoseconds),
             limits,
             last_refused: last.and_then(|(at, limit)| {
@@ -319,20 +320,10 @@ impl Reader<'_> {
         Some(forgotten)
     }
 
-    /// What the longest matching prefix says, as the kernel's trie does.
-    fn entry(&self, address: &[u8; 16]) -> PrefixEntry {
-        let address = u128::from_be_bytes(*address);
-        let matching = self.ingress.image().prefixes.iter().filter(|(prefix, _)| {
-            let mask = u128::MAX.checked_shl(128 - prefix.length).unwrap_or(0);
-            address & mask == u128::from_be_bytes(prefix.address) & mask
-        });
-        matching.max_by_key(|(prefix, _)| prefix.length).map(|(_, entry)| *entry).unwrap_or_default()
-    }
-
     /// The rules of a limit that have the last word, for a class's multiplier; each state once.
-    fn rules_of(&self, nth: usize, limit: &Limit, grade: u16) -> Vec<Rule> {
+    fn rules_of(&self, nth: usize, limit: &Limit, grade: u32) -> Vec<Rule> {
         let image = self.datapath_of(limit).image();
-        let offset = u32::from(grade) * image.settings.rules_per_grade;
+        let offset = grade * image.settings.rules_per_grade;
         let mut rules: Vec<Rule> = Vec::new();
         for (row, counted) in image.catalogue.iter().enumerate() {
             let Some(rule) = self.datapath_of(limit).rule_in_force(offset as usize + row) else { continue };

@@ -40,6 +40,13 @@ impl Address {
         (self.lo >> 32) as u32
     }
 
+    /// Whether it is an IPv4 address, or one mapped into IPv6: which are the same.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_ipv4(&self) -> bool {
+        self.hi == 0 && self.lo & 0xffff_ffff == MAPPED
+    }
+
     /// The 16 bytes.
     #[inline(always)]
     #[must_use]

@@ -186,14 +186,14 @@ fn on_full() {
         [("pass", 100, "full_passed"), ("throttle", 0, "full_throttled"), ("share", 5, "full_shared")]
     {
         let network = Network::new();
-        // One source fits nowhere beside four that are busier than it: a table of one set, and one to overflow into.
+        // One source fits nowhere beside eight that are busier than it: a table of one set, and one to overflow into.
         let agent = network.start("max_sources = 1", &limit("packets", &format!("on_full = \"{on_full}\"")));
-        let busy: Vec<_> = (1..=4).map(udp_from).collect();
-        burst(&network, &busy, 20);
-        assert_eq!(agent.counts("packets"), (20, 0));
+        let busy: Vec<_> = (1..=8).map(udp_from).collect();
+        burst(&network, &busy, 40);
+        assert_eq!(agent.counts("packets"), (40, 0));
         let new: Vec<_> = (100..200).map(udp_from).collect();
         burst(&network, &new, 100);
-        assert_eq!(agent.counts("packets"), (20 + passes, 100 - passes), "{on_full}");
+        assert_eq!(agent.counts("packets"), (40 + passes, 100 - passes), "{on_full}");
         assert_eq!(agent.json(&["status"])["sources"][counter], 100, "{on_full}");
     }
 }

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use common::packet::Link;
+use common::packet::{Direction, Link};
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp};
-use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
+use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 /// What the frames of a device begin with.
@@ -53,6 +53,36 @@ pub fn xdp_programs(index: u32) -> io::Result<Vec<u32>> {
         .flatten()
         .filter_map(|attribute| match attribute {
             LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) => Some(id),
+            _ => None,
+        })
+        .collect())
+}
+
+/// The programs that are filters of the clsact queueing discipline on one side of a device, by their numbers.
+///
+/// # Errors
+///
+/// When the kernel does not tell.
+pub fn filter_programs(index: u32, direction: Direction) -> io::Result<Vec<u32>> {
+    let minor = match direction {
+        Direction::Ingress => TcHandle::MIN_INGRESS,
+        Direction::Egress => TcHandle::MIN_EGRESS,
+    };
+    let mut question = TcMessage::with_index(index as i32);
+    question.header.parent = TcHandle { major: u16::MAX, minor };
+    let answers = ask(RouteNetlinkMessage::GetTrafficFilter(question))?;
+    let attributes = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewTrafficFilter(filter) => Some(filter.attributes),
+        _ => None,
+    });
+    let options = attributes.flatten().filter_map(|attribute| match attribute {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    });
+    Ok(options
+        .flatten()
+        .filter_map(|option| match option {
+            TcOption::Bpf(TcFilterBpfOption::ProgId(id)) => Some(id),
             _ => None,
         })
         .collect())

@@ -97,9 +97,9 @@ fn programs_on(interface: &str, index: u32, direction: Direction) -> HashSet<u32
         Direction::Ingress => device::xdp_programs(index).unwrap_or_default().into_iter().collect(),
         Direction::Egress => HashSet::new(),
     };
-    if traffic_control::has_tcx()
-        && let Ok((_, chain)) = SchedClassifier::query_tcx(interface, side)
-    {
+    if !traffic_control::has_tcx() {
+        programs.extend(device::filter_programs(index, direction).unwrap_or_default());
+    } else if let Ok((_, chain)) = SchedClassifier::query_tcx(interface, side) {
         programs.extend(chain.iter().map(aya::programs::ProgramInfo::id));
     }
     programs

@@ -27,7 +27,7 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
     ("kernel", &["--skip", "two_cpus", "--skip", "leaky-bucket", "--skip", "window", "--skip", "log"]),
 ];
 /// How long one machine may take, boot included.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(1_800);
 
 /// Set up, build, and run tests in virtual machines with other kernels.
 #[derive(clap::Args)]

@@ -25,6 +25,7 @@ const FOLDER: &str = "weir-vm";
 pub struct Machine {
     folder: tempfile::TempDir,
     image: PathBuf,
+    threads: &'static str,
     /// After which it is ended, whatever it does.
     patience: Duration,
 }
@@ -44,7 +45,7 @@ impl Machine {
         remove_abandoned(&env::temp_dir());
         let prefix = format!("{FOLDER}{}-", std::process::id());
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir().context("making a temporary folder")?;
-        let machine = Self { folder, image: kernel.image.clone(), patience };
+        let machine = Self { folder, image: kernel.image.clone(), threads: kernel.threads, patience };
         let archive = machine.archive();
         let file = File::create(&archive).with_context(|| format!("creating {}", archive.display()))?;
         guest.write(BufWriter::new(file)).with_context(|| format!("writing {}", archive.display()))?;
@@ -80,7 +81,8 @@ impl Machine {
         let mut command = Command::new(tool("setpriv")?);
         command.args(["--pdeathsig", "KILL"]).arg(tool("qemu-system-x86_64")?);
         // Never KVM: it is there on machines where it does not work, and others have none.
-        command.args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048"]);
+        command.args(["-M", "q35", "-cpu", "max", "-smp", "2", "-m", "2048"]);
+        command.arg("-accel").arg(format!("tcg,thread={}", self.threads));
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
         command.arg("-serial").arg(format!("file:{}", self.status().display()));
         command.arg("-drive").arg(format!("file={},format=raw,if=virtio,cache=unsafe", self.disk().display()));

@@ -14,6 +14,8 @@ use crate::events::Event;
 
 /// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long, where the answer comes when another config is in force: a large one takes a slow host its time.
+const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(120);
 
 /// No answer, or one that is an error.
 #[derive(Debug, Error)]
@@ -25,10 +27,12 @@ pub enum ClientError {
     #[error("the control socket {} may not be used by this user: run as root, or join the group weir", .0.display())]
     NotPermitted(PathBuf),
     /// Somebody is there and says nothing.
-    #[error("the agent on {} does not answer within {} s: it is stopped or very busy; see what its service says", path.display(), PATIENCE.as_secs())]
+    #[error("the agent on {} does not answer within {} s: it is stopped or very busy; see what its service says", path.display(), patience.as_secs())]
     Silent {
         /// Which socket.
         path: PathBuf,
+        /// How long it was waited for.
+        patience: Duration,
     },
     /// It went away.
     #[error("the agent on {} closed the connection without an answer: it is ending or has just ended", path.display())]
@@ -92,9 +96,9 @@ impl Client {
     pub fn follow<B>(&self, last: usize, mut take: impl FnMut(Event) -> ControlFlow<B>) -> Result<B, ClientError> {
         let stream = self.send(&Request::Follow { last })?;
         // Nothing may happen for hours.
-        stream.set_read_timeout(None).map_err(|error| self.broken(error))?;
+        stream.set_read_timeout(None).map_err(|error| self.broken(error, PATIENCE))?;
         for line in BufReader::new(stream).lines() {
-            let line = line.map_err(|error| self.broken(error))?;
+            let line = line.map_err(|error| self.broken(error, PATIENCE))?;
             let event = match serde_json::from_str(&line).map_err(ClientError::Foreign)? {
                 Response::Ok(document) => serde_json::from_value(document).map_err(ClientError::Foreign)?,
                 Response::Error(reason) => return Err(ClientError::Refused(reason)),
@@ -106,10 +110,10 @@ impl Client {
         Err(ClientError::Gone(self.path.clone()))
     }
 
-    fn broken(&self, source: io::Error) -> ClientError {
+    fn broken(&self, source: io::Error, patience: Duration) -> ClientError {
         let path = self.path.clone();
         match source.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Silent { path },
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Silent { path, patience },
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ClientError::Closed { path },
             _ => ClientError::Broken { path, source },
         }
@@ -117,8 +121,14 @@ impl Client {
 
     fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
         let stream = self.send(request)?;
+        let patience = match request {
+            Request::Reload { .. } | Request::Try { .. } | Request::Confirm => PATIENCE_WITH_CHANGES,
+            _ => PATIENCE,
+        };
+        let broken = |error| self.broken(error, patience);
+        stream.set_read_timeout(Some(patience)).map_err(broken)?;
         let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).map_err(|error| self.broken(error))?;
+        BufReader::new(stream).read_line(&mut answer).map_err(broken)?;
         if answer.is_empty() {
             return Err(ClientError::Closed { path: self.path.clone() });
         }
@@ -128,7 +138,7 @@ impl Client {
     /// Connects and asks; what the stream has to read is the answer.
     fn send(&self, request: &Request) -> Result<UnixStream, ClientError> {
         let path = || self.path.clone();
-        let broken = |error| self.broken(error);
+        let broken = |error| self.broken(error, PATIENCE);
         let mut stream = UnixStream::connect(&self.path).map_err(|error| match error.kind() {
             // What is no socket is refused in the same way as a socket that nobody listens on.
             io::ErrorKind::ConnectionRefused if !is_socket(&self.path) => ClientError::NotASocket(path()),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::Network;
+use crate::support::{Network, a_while};
 use crate::traffic::{PORT, burst, udp_from};
 
 pub const TESTS: &[(&str, fn())] = &[
@@ -41,14 +41,15 @@ fn trial() {
     burst(&network, &[udp_from(7)], 60);
     assert!(!network.command(&["confirm"]).status.success(), "there is nothing to confirm");
     let tried = other(&network, "burst = 100", "burst = 50");
-    let began = Instant::now();
-    let output = network.command(&["try", &tried, "--for", "2s"]);
+    let (began, time) = (Instant::now(), a_while());
+    let for_a_while = format!("{}s", time.as_secs());
+    let output = network.command(&["try", &tried, "--for", &for_a_while]);
     assert!(output.status.success() && said(&output).contains("agent confirm"), "{output:?}");
     assert_eq!(agent.limit("packets")["burst"], 50);
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 20);
     let status = agent.json(&["status"]);
     assert_eq!(status["trial"]["file"], tried.as_str());
-    assert!(status["trial"]["ends_in_seconds"].as_f64().unwrap() <= 2.0);
+    assert!(status["trial"]["ends_in_seconds"].as_f64().unwrap() <= time.as_secs_f64());
     // One at a time, and nothing else meanwhile.
     for arguments in [&["try", tried.as_str(), "--for", "60s"][..], &["reload"]] {
         let output = network.command(arguments);
@@ -56,14 +57,14 @@ fn trial() {
         assert!(said(&output).contains("on trial"), "{output:?}");
     }
     let status = agent.wait_for("going back", |status| status["trial"].is_null());
-    assert!(began.elapsed() >= Duration::from_secs(2));
+    assert!(began.elapsed() >= time);
     assert_eq!((&status["last_reload"]["cause"], &status["last_reload"]["ok"]), (&"trial-ended".into(), &true.into()));
     assert_eq!((agent.limit("packets")["burst"].clone(), agent.remaining("10.77.0.7", "packets")), (100.into(), 40));
     // Confirmed, it stays, and says how it will be there after a restart.
-    network.told(&["try", &tried, "--for", "1s"]);
+    network.told(&["try", &tried, "--for", &for_a_while]);
     let output = network.command(&["confirm"]);
     assert!(output.status.success() && said(&output).contains(&format!("copy {tried} there")), "{output:?}");
-    thread::sleep(Duration::from_millis(1_300));
+    thread::sleep(time + Duration::from_millis(300));
     assert_eq!(agent.limit("packets")["burst"], 50);
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 20);
 }

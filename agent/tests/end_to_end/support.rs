@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -378,6 +378,11 @@ fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// A time that leaves room for several commands of the CLI, also on an emulated CPU.
+pub fn a_while() -> Duration {
+    Duration::from_secs(if std::env::var_os("WEIR_VM").is_some() { 40 } else { 2 })
+}
+
 /// A running agent, killed when dropped.
 pub struct Agent<'n> {
     network: &'n Network,
@@ -520,6 +525,17 @@ impl Receiver {
                 }
             }
         }
+    }
+
+    /// As [`Receiver::counts`], read all the while until `stop`: the socket's buffer would be what loses packets.
+    pub fn counts_until(&self, stop: &AtomicBool) -> [u64; 256] {
+        let mut sums = [0; 256];
+        let mut is_last = false;
+        while !is_last {
+            is_last = stop.load(Ordering::Relaxed);
+            sums.iter_mut().zip(self.counts()).for_each(|(sum, count)| *sum += count);
+        }
+        sums
     }
 
     /// How many have arrived from each source (its last octet), once nothing more is on the way.

@@ -304,7 +304,12 @@ impl Agent {
             eprintln!("note: {note}");
         }
         let ok = errors.is_empty();
-        self.changing().live().last = Some(LastReload {
+        let mut live = self.changing().live();
+        if cause == Cause::TrialEnded {
+            // Here, so that whoever sees that it is over also sees what came of it.
+            live.trial = None;
+        }
+        live.last = Some(LastReload {
             at: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64()),
             ok,
             cause: cause.word().to_owned(),
@@ -313,6 +318,7 @@ impl Agent {
             errors: errors.clone(),
             notes: notes.clone(),
         });
+        drop(live);
         Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes }
     }
 }

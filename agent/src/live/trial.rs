@@ -91,15 +91,14 @@ impl Agent {
         let _one = self.changing().one();
         let due = {
             let live = self.changing().live();
-            live.trial.as_ref().filter(|trial| trial.ends <= Instant::now()).map(|trial| trial.before.clone())
+            let due = live.trial.as_ref().filter(|trial| trial.ends <= Instant::now());
+            due.map(|trial| (trial.before.clone(), trial.file.clone()))
         };
-        let Some(before) = due else { return };
+        let Some((before, tried)) = due else { return };
         let began = Instant::now();
-        let result = self.apply(&before, None);
-        let file = self.changing().live().trial.take().map(|trial| trial.file);
-        let result = result.map(|mut notes| {
-            if let (Some(tried), Some(own)) = (&file, self.file())
-                && is_same_file(tried, own)
+        let result = self.apply(&before, None).map(|mut notes| {
+            if let Some(own) = self.file()
+                && is_same_file(&tried, own)
             {
                 notes.push(format!(
                     "{} is still what was on trial: it is not in force, and will not be after a restart either, until agent reload or agent try",
@@ -108,7 +107,7 @@ impl Agent {
             }
             notes
         });
-        self.told(Cause::TrialEnded, file.as_deref(), began, result);
+        self.told(Cause::TrialEnded, Some(&tried), began, result);
     }
 }
 

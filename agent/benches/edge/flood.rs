@@ -3,10 +3,11 @@
 //! as they would from a driver. Sending, delivery and limiting are all on one CPU, and the figure is for all three, in
 //! time of that CPU: what others take of it meanwhile is not counted.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::programs::{TestRun as _, TestRunAttrs, TestRunOptions};
+use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions};
 use common::packet::build::Frame;
 
 use crate::measure::{CpuTime, Series, pin};
@@ -19,7 +20,7 @@ const PART: &str = "flood";
 pub const PORT: u16 = 9;
 const BATCH: u32 = 64;
 /// The one that sends and receives; the other has the rest of this program.
-const CPU: usize = 1;
+pub const CPU: usize = 1;
 /// How long one sample takes, about.
 const SAMPLE: Duration = Duration::from_millis(60);
 /// What is offered at 20 times the limit: less than any of them can take.
@@ -58,18 +59,21 @@ pub fn frame() -> Vec<u8> {
     frame
 }
 
-/// Has the sending program run so many times.
+/// Has the sending program run so many times, or until a signal comes. To start it takes the kernel some milliseconds in
+/// which nothing is sent.
 pub fn send(harness: &Harness, frame: &[u8], packets: u32) -> Result<()> {
     let mut options = TestRunOptions::new();
     options.data_in = Some(frame);
     options.repeat = packets;
     options.attrs = TestRunAttrs::new().xdp_live_frames(BATCH);
-    harness.xdp("send")?.test_run(options).context("sending live frames")?;
-    Ok(())
+    match harness.xdp("send")?.test_run(options) {
+        Err(ProgramError::SyscallError(error)) if error.io_error.kind() == ErrorKind::Interrupted => Ok(()),
+        sent => sent.map(drop).context("sending live frames"),
+    }
 }
 
 /// Sends so many frames and returns what that took of this CPU.
-fn timed(harness: &Harness, frame: &[u8], packets: u32) -> Result<Duration> {
+pub fn timed(harness: &Harness, frame: &[u8], packets: u32) -> Result<Duration> {
     let cpu = CpuTime::of(CPU);
     let before = cpu.now()?;
     send(harness, frame, packets)?;
@@ -77,8 +81,8 @@ fn timed(harness: &Harness, frame: &[u8], packets: u32) -> Result<Duration> {
 }
 
 impl Flooded {
-    pub fn new(sender: &Sender, nth: usize, rival: Rival, limit: Limit) -> Result<Self> {
-        let lane = sender.lane(nth)?;
+    pub fn new(sender: &Sender, rival: Rival, limit: Limit) -> Result<Self> {
+        let lane = sender.lane()?;
         let holding = rival.hold(&lane, limit)?;
         let harness = Harness::load(lane.from_index)?;
         Ok(Self { rival, _holding: holding, harness, lane })
@@ -145,7 +149,7 @@ fn with_floors(floors: &[Rival]) -> Vec<Rival> {
 }
 
 fn flooded(sender: &Sender, rivals: &[Rival], limit: Limit) -> Result<Vec<Flooded>> {
-    rivals.iter().enumerate().map(|(nth, rival)| Flooded::new(sender, nth, *rival, limit)).collect()
+    rivals.iter().map(|rival| Flooded::new(sender, *rival, limit)).collect()
 }
 
 /// Every source has had its packet: nothing passes any more.

@@ -80,14 +80,14 @@ impl CpuTime {
 }
 
 /// The folders in /proc of the kernel's threads whose name begins so.
-pub fn kernel_threads(name: &str) -> Vec<PathBuf> {
+fn kernel_threads(name: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
     let is_it = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
     processes.filter(is_it).collect()
 }
 
 /// How long a thread has run, by its folder in /proc.
-pub fn scheduled(thread: &Path) -> Result<Duration> {
+fn scheduled(thread: &Path) -> Result<Duration> {
     let path = thread.join("schedstat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());

@@ -30,8 +30,8 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
         // All stay until the round is over: what one gives back late would count against the next.
         let mut held = Vec::new();
         let mut before = settled()?;
-        for (nth, (rival, series)) in measured.iter_mut().enumerate() {
-            let mut flooded = Flooded::new(&sender, nth, *rival, REFUSING)?;
+        for (rival, series) in &mut measured {
+            let mut flooded = Flooded::new(&sender, *rival, REFUSING)?;
             flooded.warm(MILLION)?;
             let after = kernel_memory()?;
             series.samples.push((after - before) / MILLION as f64);

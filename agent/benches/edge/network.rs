@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -19,6 +20,7 @@ const RECEIVER_MAC_TEXT: &str = "02:00:00:00:00:02";
 /// The namespace that sends.
 pub struct Sender {
     name: String,
+    lanes: AtomicU32,
 }
 
 /// A namespace that receives, and the sender's end of the pair.
@@ -34,7 +36,7 @@ impl Sender {
     pub fn new() -> Result<Self> {
         let name = format!("weir-tb{}-s", std::process::id());
         run("ip", &["netns", "add", &name])?;
-        let sender = Self { name };
+        let sender = Self { name, lanes: AtomicU32::new(0) };
         run("ip", &["-n", &sender.name, "link", "set", "lo", "up"])?;
         // Its kernel says nothing of itself: what is sent is what is measured.
         sender.inside(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))??;
@@ -51,8 +53,9 @@ impl Sender {
         enter(&self.name)
     }
 
-    /// A receiver, the nth.
-    pub fn lane(&self, nth: usize) -> Result<Lane> {
+    /// A receiver, with a name of its own: the kernel takes its time to remove what is dropped.
+    pub fn lane(&self) -> Result<Lane> {
+        let nth = self.lanes.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("weir-tb{}-{nth}", std::process::id());
         run("ip", &["netns", "add", &namespace])?;
         let from = format!("to{nth}");

@@ -41,18 +41,33 @@ struct Walk {
     order: u32,
     first: u32,
     interval: u64,
+    latest: u64,
     due: u64,
     sent: u64,
+    waited: u64,
     polite_every: u64,
 }
 
 /// How packets follow each other.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     /// Nanoseconds from one to the next, 0 for as fast as it goes.
     pub interval: u64,
+    /// So late that what was missed is lost, in nanoseconds.
+    pub latest: u64,
+    /// When the first one is due, in nanoseconds of CLOCK_MONOTONIC.
+    pub first_due: u64,
     /// Every so many, one is from a polite source, of which there are 50 from 172.16.0.1 on; 0 for none.
     pub polite_every: u64,
+}
+
+/// What a sender has done since its walk began.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Packets sent.
+    pub packets: u64,
+    /// How often it ran before one was due.
+    pub waited: u64,
 }
 
 // SAFETY: integers without padding, laid out as in C.
@@ -123,22 +138,24 @@ impl Harness {
 
     /// The next packet is of the first of `keys` sources, and packets follow each other as fast as it goes.
     pub fn walk(&mut self, order: Order, keys: u64) -> Result<()> {
-        self.walk_paced(order, keys, Pace { interval: 0, polite_every: 0 })
+        self.walk_paced(order, keys, Pace::default())
     }
 
     /// The same, evenly.
     pub fn walk_paced(&mut self, order: Order, keys: u64, pace: Pace) -> Result<()> {
-        let Pace { interval, polite_every } = pace;
+        let Pace { interval, latest, first_due: due, polite_every } = pace;
         let first = u32::from_be_bytes([if order == Order::New { 64 } else { 10 }, 0, 0, 0]);
-        let walk = Walk { position: 0, keys, order: order as u32, first, interval, due: 0, sent: 0, polite_every };
+        let order = order as u32;
+        let walk = Walk { position: 0, keys, order, first, interval, latest, due, sent: 0, waited: 0, polite_every };
         let mut map = Array::<_, Walk>::try_from(self.0.map_mut("WALK").context("harness.o has no WALK")?)?;
         Ok(map.set(0, walk, 0)?)
     }
 
-    /// How many packets it has sent since the walk began.
-    pub fn sent(&self) -> Result<u64> {
+    /// What its sender has done since the walk began.
+    pub fn sent(&self) -> Result<Sent> {
         let map = Array::<_, Walk>::try_from(self.0.map("WALK").context("harness.o has no WALK")?)?;
-        Ok(map.get(&0, 0)?.sent)
+        let walk = map.get(&0, 0)?;
+        Ok(Sent { packets: walk.sent, waited: walk.waited })
     }
 
     /// Has the generator hand its packets to `program`.

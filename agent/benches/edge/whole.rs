@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::flood::{frame, send};
 use crate::measure::Series;
 use crate::network::{INTERFACE, Lane, Sender};
-use crate::policies::{Bucket, USUAL, limit, limits_elsewhere, prefixes};
+use crate::policies::{Bucket, REFUSING, USUAL, limit, limits_elsewhere, prefixes};
 use crate::programs::{Harness, Order};
 
 const PART: &str = "agent";
@@ -34,19 +34,19 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let sender = Sender::new()?;
     sender.enter()?;
     let mut series = Vec::new();
-    for (nth, (count, prefix_count)) in RELOADED.into_iter().enumerate() {
+    for (count, prefix_count) in RELOADED {
         let case = match prefix_count {
             0 => format!("reload, limits: {count}"),
             _ => format!("reload, limits: {count}, prefixes: {prefix_count}"),
         };
         if case.contains(only) {
-            let lane = sender.lane(nth)?;
+            let lane = sender.lane()?;
             series.push(Series::new(PART, case, "weir", "ms").with(reloads(&lane, rounds, count, prefix_count)?));
         }
     }
     let case = "top of a million sources";
     if case.contains(only) {
-        let lane = sender.lane(RELOADED.len())?;
+        let lane = sender.lane()?;
         series.push(Series::new(PART, case, "weir", "ms").with(tops(&lane, rounds)?));
     }
     Ok(series)
@@ -69,7 +69,8 @@ fn reloads(lane: &Lane, rounds: usize, count: u32, prefix_count: u32) -> Result<
 }
 
 fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
-    let agent = Agent::start(lane, &policy(1, 0, 0))?;
+    // Every one of them is remembered for an hour.
+    let agent = Agent::start(lane, &limit("a", REFUSING, ""))?;
     let mut harness = Harness::load(lane.from_index)?;
     harness.walk(Order::Orderly, MILLION)?;
     send(&harness, &frame(), MILLION as u32)?;

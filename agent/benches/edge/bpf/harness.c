@@ -13,10 +13,14 @@ struct walk {
 	__u32 first;
 	/* For `send`: nanoseconds from one packet to the next, 0 for as fast as it goes. */
 	__u64 interval;
-	/* When the next one is due. */
+	/* So late that what was missed is lost, in nanoseconds. */
+	__u64 latest;
+	/* When the next packet is due. */
 	__u64 due;
-	/* How many it has sent. */
+	/* How many were sent. */
 	__u64 sent;
+	/* How often it ran before one was due. */
+	__u64 waited;
 	/* Every so many packets, one is from a polite source; 0 for none. */
 	__u64 polite_every;
 };
@@ -129,9 +133,6 @@ int generate(struct xdp_md *context)
 	return XDP_ABORTED;
 }
 
-/* At most so late that what was missed is still sent, in nanoseconds. */
-#define LATEST 100000
-
 /* A packet from the next source, sent if it is due. */
 SEC("xdp")
 int send(struct xdp_md *context)
@@ -143,9 +144,11 @@ int send(struct xdp_md *context)
 	if (walk->interval) {
 		__u64 now = bpf_ktime_get_ns();
 
-		if (now < walk->due)
+		if (now < walk->due) {
+			walk->waited++;
 			return XDP_DROP;
-		walk->due = (now - walk->due > LATEST ? now : walk->due) + walk->interval;
+		}
+		walk->due = (now - walk->due > walk->latest ? now - walk->latest : walk->due) + walk->interval;
 	}
 	walk->sent++;
 	take_a_source(context, walk);

@@ -139,8 +139,11 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Looks before the processor is left to others: some microseconds in all.
+    /// Looks before the processor is left to others: some tens of microseconds in all.
     const LOOKS: u32 = 10;
+    /// Pauses before the first look, some hundred nanoseconds or a few tens of decisions.
+    const FIRST_PAUSES: u32 = 16;
+    const MOST_DOUBLINGS: u32 = 2;
     const YIELDS: u32 = 64;
     const NAP: std::time::Duration = std::time::Duration::from_micros(20);
 }
@@ -150,8 +153,9 @@ impl Relax for Patience {
     fn relax(&mut self) {
         self.looks = self.looks.saturating_add(1);
         if self.looks < Self::LOOKS {
-            // Ever longer: each look takes the cache line from the holder, who then waits for it to let go.
-            (0..1 << self.looks.min(6)).for_each(|_| std::hint::spin_loop());
+            // Long, and ever longer: each look takes the cache line from the holder, who then waits for it to let go, where
+            // it could decide on a few more keys meanwhile.
+            (0..Self::FIRST_PAUSES << (self.looks - 1).min(Self::MOST_DOUBLINGS)).for_each(|_| std::hint::spin_loop());
         } else if self.looks < Self::LOOKS + Self::YIELDS {
             std::thread::yield_now();
         } else {

@@ -109,6 +109,7 @@ impl Store {
     }
 
     /// The rates in force on this host.
+    #[inline]
     fn in_force(&self) -> InForce<'_> {
         match &self.shared {
             None => InForce::Own(&self.tiers),
@@ -131,6 +132,16 @@ impl Store {
     /// Charges `cost` if it passes, without asking what is left: the fastest way.
     #[inline]
     pub fn allowed(&self, key: Fingerprint, now: u64, cost: u64) -> bool {
+        let tiers = self.in_force();
+        if let Some(words) = self.shards[self.shard_of(key)].0.lock().get_mut(key) {
+            return tiers::charge(&tiers, words, now, cost);
+        }
+        self.allowed_anew(key, now, cost)
+    }
+
+    /// The same for a key that may have no state yet.
+    #[cold]
+    fn allowed_anew(&self, key: Fingerprint, now: u64, cost: u64) -> bool {
         let mut held = self.hold(key);
         let charged = held.with_state(key, now, |tiers, words| tiers::charge(tiers, words, now, cost));
         charged.unwrap_or_else(|| held.when_full(now, cost).allowed)
@@ -185,6 +196,7 @@ impl Store {
     }
 
     /// Which shard a key is in; shards of several stores are held in the order of (store, shard).
+    #[inline]
     #[must_use]
     pub fn shard_of(&self, key: Fingerprint) -> usize {
         // The table inside takes the lower half.
@@ -220,6 +232,7 @@ enum InForce<'s> {
 impl std::ops::Deref for InForce<'_> {
     type Target = [Policy];
 
+    #[inline]
     fn deref(&self) -> &[Policy] {
         match self {
             Self::Own(tiers) => tiers,

@@ -1,6 +1,6 @@
 //! Decisions in user space, as ratios within one run: `cargo bench -p agent --bench decide`.
 //!
-//! What is compared takes turns, a slice of some tens of milliseconds each, and a ratio is the median over all turns, so
+//! What is compared takes turns, a slice of some tens to hundreds of milliseconds each, and a ratio is the median over all turns, so
 //! that what else the machine does falls on both sides; in process, of the time that the threads had a processor. It ends
 //! with status 1 if a bound of the documentation is missed.
 //! `-- pause`, `-- process` and `-- http` measure only that.
@@ -25,6 +25,8 @@ use weir::stats::monotonic_nanoseconds;
 const ROUNDS: usize = 3;
 const TURNS: usize = 21;
 const MILLION: u64 = 1_000_000;
+/// Of requests over HTTP.
+const SLICE: Duration = Duration::from_millis(250);
 /// The bounds that are promised.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 const LEAST_OF_GOVERNOR: f64 = 1.0;
@@ -68,10 +70,10 @@ fn main() -> ExitCode {
         }
     }
     if wanted("http") {
-        let (decisions, empty, slowest) = over_http();
-        println!("over HTTP: {decisions:.0}/s, the empty handler {empty:.0}/s: {:.2}", decisions / empty);
-        hold("no less than 0.8 of the empty handler", decisions / empty >= LEAST_OF_EMPTY);
-        println!("over HTTP at half of that: 99 of 100 are answered within {slowest:?}");
+        let Http { decisions, empty, ratio, slowest } = over_http();
+        println!("over HTTP: {decisions:.0}/s, the empty handler {empty:.0}/s: {ratio:.2}");
+        hold("no less than 0.8 of the empty handler", ratio >= LEAST_OF_EMPTY);
+        println!("over HTTP at half of the highest load: 99 of 100 are answered within {slowest:?}");
         hold("the 99th percentile below 1 ms", slowest < LONGEST_99TH);
     }
     if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -179,15 +181,26 @@ impl Edge for NoEdge {
     fn ban(&self, _: ipnet::IpNet, _: Option<Duration>) {}
 }
 
-/// (decisions a second, empty answers a second, the 99th percentile at half that load).
-fn over_http() -> (f64, f64, Duration) {
+/// What clients on the same machine get over HTTP.
+struct Http {
+    /// Decisions a second.
+    decisions: f64,
+    /// Empty answers a second.
+    empty: f64,
+    /// The one as a part of the other.
+    ratio: f64,
+    /// The 99th percentile of the time to a decision, at half of the highest load.
+    slowest: Duration,
+}
+
+fn over_http() -> Http {
     let text = "[decide]\nhttp = \"127.0.0.1:0\"\n[[limit]]\nname = \"credits-per-user\"\nscope = \"request\"\n\
                 key = [\"user\"]\nrate = \"1000000/s\"\n";
     let loaded = weir::config::parse(Path::new("bench.toml"), text).unwrap_or_else(|report| panic!("{report}"));
     let engine = Engine::new(&loaded.config, Arc::new(NoEdge)).unwrap_or_else(|error| panic!("{error}"));
     let service = Service::start(&loaded.config.decide, engine, monotonic_nanoseconds);
     let service = service.unwrap_or_else(|error| panic!("{error}"));
-    let Some(Endpoint::Tcp(address)) = service.http() else { return (0.0, 1.0, Duration::MAX) };
+    let Some(Endpoint::Tcp(address)) = service.http() else { panic!("the service listens on a port") };
     let request = |path: &str| {
         let body = "{\"limit\":\"credits-per-user\",\"key\":{\"user\":\"alice\"},\"cost\":1}";
         format!("POST {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}", body.len())
@@ -200,7 +213,7 @@ fn over_http() -> (f64, f64, Duration) {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let mut client = TcpStream::connect(address).unwrap();
-                    while start.elapsed() < Duration::from_secs(2) {
+                    while start.elapsed() < SLICE {
                         exchange(&mut client, request);
                         done.fetch_add(1, Ordering::Relaxed);
                     }
@@ -209,13 +222,24 @@ fn over_http() -> (f64, f64, Duration) {
         });
         done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
     };
-    let (mut decisions, mut nothing) = (0.0, 0.0);
-    for _ in 0..ROUNDS {
-        decisions = f64::max(decisions, load(&decide));
-        nothing = f64::max(nothing, load(&empty));
+    let turn = |turn| {
+        if turn % 2 == 0 {
+            let decisions = load(&decide);
+            (decisions, load(&empty))
+        } else {
+            let empty = load(&empty);
+            (load(&decide), empty)
+        }
+    };
+    let turns: Vec<(f64, f64)> = (0..TURNS).map(turn).collect();
+    let highest = turns.iter().map(|(decisions, _)| *decisions).fold(0.0, f64::max);
+    let slowest = (0..ROUNDS).map(|_| percentile(*address, &decide, highest / 2.0)).min();
+    Http {
+        decisions: median(turns.iter().map(|(decisions, _)| *decisions)),
+        empty: median(turns.iter().map(|(_, empty)| *empty)),
+        ratio: median(turns.iter().map(|(decisions, empty)| decisions / empty)),
+        slowest: slowest.unwrap_or(Duration::MAX),
     }
-    let slowest = (0..ROUNDS).map(|_| percentile(*address, &decide, decisions / 2.0)).min();
-    (decisions, nothing, slowest.unwrap_or(Duration::MAX))
 }
 
 /// The 99th percentile of the time to an answer, with so many requests a second from two clients.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -30,6 +30,9 @@ const MOST_QUESTIONS: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections at a time; more wait.
 const CONNECTIONS: usize = 4_096;
+
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Where to take connections from.
 pub enum Listener {
@@ -151,9 +154,9 @@ fn decide(body: &[u8], engine: &Engine, now: u64) -> Response<Full<Bytes>> {
 
 fn one(answer: &Answer, engine: &Engine) -> Response<Full<Bytes>> {
     let mut response = json(status(answer.allowed), answer);
-    header(&mut response, "ratelimit-policy", engine.policy_header(&answer.limit).map(str::to_owned));
-    header(&mut response, "ratelimit", Some(headers::limit(answer)));
-    header(&mut response, RETRY_AFTER.as_str(), headers::retry_after(answer));
+    header(&mut response, RATELIMIT_POLICY, engine.policy_header(&answer.limit).map(str::to_owned));
+    header(&mut response, RATELIMIT, Some(headers::limit(answer)));
+    header(&mut response, RETRY_AFTER, headers::retry_after(answer));
     response
 }
 
@@ -174,7 +177,7 @@ fn json(status: StatusCode, document: &impl Serialize) -> Response<Full<Bytes>> 
     response
 }
 
-fn header(response: &mut Response<Full<Bytes>>, name: &'static str, value: Option<String>) {
+fn header(response: &mut Response<Full<Bytes>>, name: HeaderName, value: Option<String>) {
     if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
         response.headers_mut().insert(name, value);
     }

@@ -113,9 +113,12 @@ const SECTIONS: [(&str, &str, &str); 5] = [
     (
         "served",
         "A server behind it",
-        "One CPU receives (threaded NAPI) and runs a UDP server; the other floods it from 100 sources at 20 times their \
-         limit of 1,000/s, with polite requests of 50 further sources among the packets. What does not fit into the \
-         interface's ring is lost, whoever it is from.\n",
+        "One CPU does it all, as that of a small server does: it receives, limits, and runs a UDP server. 100 sources send \
+         a million packets a second, 20 times their limit of 500/s each, with polite requests of 50 further sources among \
+         them; of these a few in a hundred are lost even where the CPU has time to spare, while it is the server's turn. \
+         *Taken* are packets that the CPU came to before a ring of 4,096 was full; what is lost is lost whoever it is from. \
+         *To receive* is the flood's own sending too, the same for all, of the packets that were taken: who is slower \
+         takes fewer for it.\n",
     ),
     (
         "memory",

@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 
 use super::build::{self, Profile};
-use super::setup;
+use super::{rest, setup};
 use crate::bench::document::{self, Run};
 use crate::bench::figures::Figures;
 use crate::bench::{aims, machine, programs, table};
@@ -48,6 +49,8 @@ enum Part {
     Agent,
     /// Decisions in user space.
     Decisions,
+    /// What an agent costs while nothing happens.
+    Rest,
 }
 
 impl Part {
@@ -59,6 +62,7 @@ impl Part {
             Self::Memory => "memory",
             Self::Agent => "agent",
             Self::Decisions => "decisions",
+            Self::Rest => "rest",
         }
     }
 
@@ -70,10 +74,13 @@ impl Part {
             Self::Served => (1, 7),
             Self::Memory => (1, 3),
             Self::Agent => (2, 9),
-            Self::Decisions => (1, 1),
+            Self::Decisions | Self::Rest => (1, 1),
         }
     }
 }
+
+/// For how long an agent is looked at.
+const AT_REST: Duration = Duration::from_secs(20);
 
 /// What the parts need.
 struct Bench {
@@ -92,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     let workspace = Workspace::locate()?;
     let parts = match (arguments.parts.as_slice(), arguments.quick) {
-        // Decisions have no use for fewer rounds, and say nothing without an optimised build.
+        // From decisions on, there is no use for fewer rounds, and nothing to be learned from a build without optimisation.
         ([], true) => &Part::value_variants()[..Part::Decisions as usize],
         ([], false) => Part::value_variants(),
         (parts, _) => parts,
@@ -112,11 +119,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
     let bench = Bench { workspace, folder, object: built.object, agent: built.agent };
     let mut figures = Figures::default();
-    let mut decisions = None;
+    let (mut decisions, mut rest) = (None, None);
     let measured: Result<()> = parts.iter().try_for_each(|part| {
-        if *part == Part::Decisions {
-            decisions = Some(bench.decisions()?);
-            return Ok(());
+        match part {
+            Part::Decisions => return bench.decisions().map(|said| decisions = Some(said)),
+            Part::Rest => return bench.rest().map(|said| rest = Some(said)),
+            _ => {}
         }
         let out = bench.measure(*part, arguments)?;
         figures.read(&out)?;
@@ -136,7 +144,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             is_quick: arguments.quick || arguments.rounds.is_some(),
             machine: machine::describe(&compiler),
             decisions,
-            rest: bench.rest(),
+            rest,
         };
         bench.write(&figures, &run)?;
     }
@@ -161,17 +169,24 @@ impl Bench {
     /// What the benchmark of decisions says, also where it says that a bound is missed.
     fn decisions(&self) -> Result<String> {
         let output = self.cargo_bench("decide", false).output().context("starting `cargo bench`")?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        let figures: Vec<&str> =
-            said.lines().filter(|line| line.contains(": ") && !line.starts_with("error:")).map(str::trim_end).collect();
+        let (figures, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let missed = errors.lines().filter(|line| line.starts_with("MISSED"));
+        let figures: Vec<&str> = figures.lines().chain(missed).map(str::trim_end).collect();
         ensure!(
-            !figures.is_empty(),
-            "measuring decisions: `cargo bench` ended with {} and said\n{said}",
+            figures.iter().any(|line| line.starts_with("over HTTP")),
+            "measuring decisions: `cargo bench` ended with {} and said\n{errors}",
             output.status
         );
         println!("\n{}\n", figures.join("\n"));
         Ok(figures.join("\n"))
+    }
+
+    /// What an agent costs while nothing happens.
+    fn rest(&self) -> Result<String> {
+        let figures = rest::measure(&self.agent, AT_REST)?;
+        let said = format!("with a table for {} sources: {figures}", rest::SOURCES);
+        println!("\n{said}\n");
+        Ok(said)
     }
 
     /// `is_unoptimised` builds it quicker, for those who change what is in the kernel and so the same in any case.
@@ -184,11 +199,6 @@ impl Bench {
         bench.env("WEIR_BENCH_OBJECTS", &self.folder).env("WEIR_EBPF_OBJECT", &self.object);
         bench.env("WEIR_AGENT", &self.agent);
         bench
-    }
-
-    /// What was last measured of an agent at rest, if it was.
-    fn rest(&self) -> Option<String> {
-        fs::read_to_string(self.folder.join("rest.txt")).ok()
     }
 
     fn write(&self, figures: &Figures, run: &Run) -> Result<()> {

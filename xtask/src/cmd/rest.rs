@@ -25,7 +25,7 @@ pub struct Arguments {
 }
 
 /// Sources that the table has room for.
-const SOURCES: u32 = 100_000;
+pub const SOURCES: u32 = 100_000;
 /// What the agent may have in memory, in bytes.
 const MOST_RESIDENT: u64 = 30 << 20;
 /// The share of one CPU that it may use.

@@ -330,9 +330,9 @@ fn has_last_word<H: Host>(host: &H, rule: &Rule) -> bool {
 fn refuse<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key, size: Size) {
     host.count(rule.counter, Outcome::Throttled, size);
     if slot.exists() {
-        let count = count(host, slot, SlotCounter::Refused) & 63;
-        if count <= 1 {
-            let weight = if count == 0 { 64 } else { 0 };
+        let count = count(host, slot, SlotCounter::Refused);
+        let weight = if count & 63 == 0 { 64 } else { 0 };
+        if weight != 0 || count == 1 {
             host.sight(&Sighting { rule, key, counter: SlotCounter::Refused, weight });
         }
     }

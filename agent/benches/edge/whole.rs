@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
 
 use crate::flood::{frame, send};
 use crate::measure::Series;
@@ -73,7 +74,11 @@ fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
     let agent = Agent::start(lane, &limit("a", REFUSING, ""))?;
     let mut harness = Harness::load(lane.from_index)?;
     harness.walk(Order::Orderly, MILLION)?;
-    send(&harness, &frame(), MILLION as u32)?;
+    // The first packet of each passes, and the second one is refused.
+    send(&harness, &frame(), 2 * MILLION as u32)?;
+    let status: Value = serde_json::from_slice(&agent.said(&["status", "--json"])?).context("reading the status")?;
+    let tracked = status["sources"]["tracked"].as_u64().unwrap_or(0);
+    ensure!(tracked > MILLION * 98 / 100, "of a million sources, {tracked} are in the table");
     (0..rounds).map(|_| agent.timed(&["top", "--once"])).collect()
 }
 
@@ -104,13 +109,19 @@ impl<'l> Agent<'l> {
 
     /// Milliseconds that a command takes, from its start to its end.
     fn timed(&self, verb: &[&str]) -> Result<f64> {
+        let start = Instant::now();
+        self.said(verb)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+
+    /// What a command prints.
+    fn said(&self, verb: &[&str]) -> Result<Vec<u8>> {
         let mut command = Command::new(&self.program);
         command.args(verb).arg("--control").arg(self.folder.path().join("control.sock"));
-        let start = Instant::now();
         let output = command.output().context("starting the agent")?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "agent {}: {}", verb.join(" "), said.trim());
-        Ok(start.elapsed().as_secs_f64() * 1e3)
+        Ok(output.stdout)
     }
 }
 

@@ -43,7 +43,8 @@ pub fn commit() -> String {
     let git = |arguments: &[&str]| process::capture(Command::new("git").args(arguments)).ok();
     let head = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
     let is_changed =
-        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|said| !said.trim().is_empty());
+        // What documents say changes no figure.
+        git(&["status", "--porcelain", "--untracked-files=no", "--", ":!*.md", ":!docs"]).is_some_and(|said| !said.trim().is_empty());
     let changed = if is_changed { ", with changes that are not committed" } else { "" };
     format!("{}{changed}", head.trim())
 }

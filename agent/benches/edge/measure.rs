@@ -87,7 +87,7 @@ fn kernel_threads(name: &str) -> Vec<PathBuf> {
 }
 
 /// How long a thread has run, by its folder in /proc.
-fn scheduled(thread: &Path) -> Result<Duration> {
+pub fn scheduled(thread: &Path) -> Result<Duration> {
     let path = thread.join("schedstat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());

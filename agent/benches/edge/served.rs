@@ -5,18 +5,20 @@
 //! has not come to when its ring is full is lost, whoever it is from.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use nix::sys::pthread::{pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::gettid;
 
 use crate::flood::{CPU, Flooded, PORT, frame, send, timed};
-use crate::measure::{CpuTime, Series, pin, worked};
+use crate::measure::{CpuTime, Series, pin, scheduled};
 use crate::network::{INTERFACE, Lane, Sender};
 use crate::programs::{Harness, Order, Pace, Sent};
 use crate::rivals::{Limit, Per, Rival};
@@ -93,31 +95,32 @@ fn prepare(lane: &Lane) -> Result<()> {
 
 /// One flood, with the polite in it.
 fn turn(one: &mut Flooded) -> Result<Turn> {
-    let is_over = AtomicBool::new(false);
-    let polite = AtomicU64::new(0);
+    let served = Served::default();
     let lane = &one.lane;
     let harness = &mut one.harness;
     let waiting = waiting(harness)?;
     thread::scope(|scope| {
-        let server = scope.spawn(|| lane.inside(|| serve(&is_over, &polite))?);
+        let server = scope.spawn(|| lane.inside(|| serve(&served))?);
         let flooding = (|| {
             // The buckets' first burst is gone before anything counts.
             flood(harness, SETTLING, 0)?;
-            let flooding = flood(harness, SAMPLE, POLITE_EVERY)?;
+            let serving = served.worked()?;
+            let flood = flood(harness, SAMPLE, POLITE_EVERY)?;
+            let serving = served.worked()? - serving;
             // What is on its way arrives.
             thread::sleep(Duration::from_millis(50));
-            Ok::<_, anyhow::Error>(flooding)
+            Ok::<_, anyhow::Error>((flood, serving))
         })();
-        is_over.store(true, Ordering::Relaxed);
-        let serving = server.join().map_err(|_| anyhow!("the server panicked"))??;
-        let Flood { sent, time, worked } = flooding?;
+        served.is_over.store(true, Ordering::Relaxed);
+        server.join().map_err(|_| anyhow!("the server panicked"))??;
+        let (Flood { sent, time, worked }, serving) = flooding?;
         let due = time.as_secs_f64() * FLOOD_PER_SECOND as f64;
         let receiving = worked.as_secs_f64() - waiting.as_secs_f64() * sent.waited as f64;
         Ok(Turn {
-            served: 100.0 * (polite.load(Ordering::Relaxed) * POLITE_EVERY) as f64 / due,
+            served: 100.0 * (served.polite.load(Ordering::Relaxed) * POLITE_EVERY) as f64 / due,
             taken: 100.0 * sent.packets as f64 / due,
             receiving: 100.0 * receiving / time.as_secs_f64(),
-            serving: 100.0 * serving,
+            serving: 100.0 * serving.as_secs_f64() / time.as_secs_f64(),
         })
     })
 }
@@ -183,22 +186,39 @@ fn catch_interrupts() -> Result<()> {
     Ok(())
 }
 
-/// Takes what arrives, and counts and answers the polite. Returns what it worked, of the time.
-fn serve(is_over: &AtomicBool, polite: &AtomicU64) -> Result<f64> {
+/// A server, and what it has done.
+#[derive(Default)]
+struct Served {
+    /// Its thread.
+    thread: AtomicI32,
+    /// Requests of the polite.
+    polite: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Served {
+    /// What its thread has worked.
+    fn worked(&self) -> Result<Duration> {
+        scheduled(Path::new(&format!("/proc/self/task/{}", self.thread.load(Ordering::Relaxed))))
+    }
+}
+
+/// Takes what arrives, and counts and answers the polite.
+fn serve(served: &Served) -> Result<()> {
     pin(CPU)?;
+    served.thread.store(gettid().as_raw(), Ordering::Relaxed);
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).context("binding the server")?;
     setsockopt(&socket, sockopt::RcvBufForce, &(4 << 20))?;
     socket.set_read_timeout(Some(Duration::from_millis(20)))?;
-    let (start, before) = (Instant::now(), worked()?);
     let mut buffer = [0; 64];
-    while !is_over.load(Ordering::Relaxed) {
+    while !served.is_over.load(Ordering::Relaxed) {
         // Nobody may be asking, for a while.
         let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
         if matches!(from.ip(), IpAddr::V4(address) if address.octets()[0] == 172) {
-            polite.fetch_add(1, Ordering::Relaxed);
+            served.polite.fetch_add(1, Ordering::Relaxed);
             // Where it goes, nobody waits for it.
             let _ = socket.send_to(&buffer[..length], from);
         }
     }
-    Ok((worked()? - before).as_secs_f64() / start.elapsed().as_secs_f64())
+    Ok(())
 }

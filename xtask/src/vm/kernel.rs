@@ -29,8 +29,9 @@ pub struct Release {
 
 /// What Weir is tested on: the oldest is older than it serves, and has to be refused in plain words.
 ///
-/// 6.12 patches its own code whenever an XDP program is attached, and a CPU that runs that code at the same instant has
-/// died of a breakpoint that was gone already ("Oops: int3"); where CPUs take turns there is no such instant.
+/// From 6.12 on, the kernel patches its own code whenever an XDP program is attached, and a CPU that runs that code at the
+/// same instant has died of a breakpoint that was gone already ("Oops: int3"); where CPUs take turns there is no such
+/// instant.
 pub const RELEASES: [Release; 5] = [
     Release { version: "5.10", suites: &["bullseye-security"], is_default: false, threads: "multi" },
     Release { version: "6.1", suites: &["bookworm-security", "bookworm"], is_default: true, threads: "multi" },
@@ -40,8 +41,8 @@ pub const RELEASES: [Release; 5] = [
         is_default: true,
         threads: "single",
     },
-    Release { version: "6.18", suites: &["trixie-backports"], is_default: false, threads: "multi" },
-    Release { version: "7.2", suites: &["sid", "trixie-backports"], is_default: false, threads: "multi" },
+    Release { version: "6.18", suites: &["trixie-backports"], is_default: false, threads: "single" },
+    Release { version: "7.2", suites: &["sid", "trixie-backports"], is_default: false, threads: "single" },
 ];
 
 /// A kernel that can be booted.

@@ -19,7 +19,7 @@ use super::account::NetworkStatus;
 use super::btf::Btf;
 use super::error::GroupsError;
 use crate::config::policy_group;
-use crate::datapath::PinDirectory;
+use crate::datapath::{PinDirectory, is_kernel_too_old, kernel_release};
 
 /// The eBPF object of the groups; empty if the agent was built without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/groups.o"));
@@ -233,6 +233,9 @@ fn foreign() -> GroupsError {
 
 /// With every cause: aya's own errors name a system call, and their causes why it failed.
 fn kernel(what: &str, error: &(dyn Error + 'static)) -> GroupsError {
+    if is_kernel_too_old() {
+        return wrong(what, &format!("Linux {} is too old for it: install 5.15 or newer", kernel_release()));
+    }
     let mut reason = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -14,6 +14,7 @@ use host::{Host, Worker, cgroups_of, hierarchies};
 use libtest_mimic::{Arguments, Trial};
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
+use weir::datapath::is_kernel_too_old;
 use weir::host_load::HostLoad;
 
 /// Why a test cannot run here, if it cannot.
@@ -36,8 +37,9 @@ fn main() {
         ("swap_is_held_to_its_share", limits::swap, no_memory_v2),
         ("an_inner_node_with_processes_is_told", inner_node, no_memory_v2),
         ("a_group_runs_on_its_cpus_only", limits::cpus, nothing),
-        ("what_a_group_sends_is_held_to_its_rate", limits::egress, no_unified),
-        ("what_a_group_receives_is_held_to_its_rate", limits::ingress, no_unified),
+        ("what_a_group_sends_is_held_to_its_rate", limits::egress, no_network),
+        ("what_a_group_receives_is_held_to_its_rate", limits::ingress, no_network),
+        ("what_an_old_kernel_cannot_hold_is_told_and_the_rest_stands", old_kernel, new_kernel),
         ("processes_are_in_their_group_soon_under_churn", churn, no_churn),
         ("children_follow", children, nothing),
         ("a_group_outlives_its_agent_and_the_next_one_goes_on", restart, nothing),
@@ -91,6 +93,16 @@ fn no_unified() -> Option<String> {
     let is_there = hierarchies().iter().any(|root| root.join("cgroup.controllers").exists());
     let has_pins = Path::new("/sys/fs/bpf").exists();
     (!is_there || !has_pins).then(|| "it needs the cgroup v2 hierarchy and bpffs mounted".to_owned())
+}
+
+fn no_network() -> Option<String> {
+    let is_old = is_kernel_too_old().then(|| "limits on a group's network need Linux 5.15".to_owned());
+    is_old.or_else(no_unified)
+}
+
+fn new_kernel() -> Option<String> {
+    let is_new = (!is_kernel_too_old()).then(|| "this kernel is newer than 5.15".to_owned());
+    is_new.or_else(no_unified)
 }
 
 fn no_churn() -> Option<String> {
@@ -287,6 +299,16 @@ fn notes() {
     let checked = Command::new(host::agent().unwrap()).arg("check").arg(host.path("limits.toml")).output().unwrap();
     assert!(checked.status.success());
     assert!(String::from_utf8_lossy(&checked.stderr).contains("/dev/weir-none"), "{checked:?}");
+}
+
+fn old_kernel() {
+    let mut host = Host::new();
+    host.start("", "pids = 20\nnetwork = { egress = \"40Mbit/s\" }");
+    let notes = host.json(&["status"])["notes"].to_string();
+    assert!(notes.contains("is too old") && notes.contains("install 5.15 or newer"), "{notes}");
+    let mut worker = host.spawn(&["fork", "100"]);
+    worker.begin();
+    assert_eq!(worker.line(), "19");
 }
 
 fn elastic() {

@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod events;
 pub mod groups;
 pub mod host_load;
+pub mod link;
 pub mod live;
 pub mod manual;
 pub mod metrics;

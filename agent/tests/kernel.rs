@@ -1,6 +1,8 @@
 //! The same packets through the function and through the kernel's program, verdict by verdict, by BPF_PROG_TEST_RUN
 //! with the clock that the test gives; and two CPUs at once on one key.
 
+#[path = "kernel/hooks.rs"]
+mod hooks;
 #[path = "../../common/tests/memory/mod.rs"]
 mod memory;
 #[path = "kernel/prefixes.rs"]
@@ -62,12 +64,13 @@ fn main() {
         many_rules();
         Ok(())
     }));
-    let others: [(&str, fn()); 7] = [
+    let others: [(&str, fn()); 8] = [
         ("a_source_is_held_to_what_the_longest_prefix_around_it_says", prefixes::classes),
         ("a_refused_source_is_told_of_at_once_and_then_once_a_second", told_once_a_second),
         ("two_cpus_that_refuse_one_source_at_once_tell_of_it_once", told_by_one_cpu),
         ("the_verifier_is_done_well_before_it_gives_up", budget),
         ("answers_of_both_hooks_are_those_of_the_function", answers),
+        ("what_is_detached_holds_nothing_from_that_moment_on", hooks::released),
         ("an_elastic_limit_gives_more_while_the_agent_says_there_is_room", elastic),
         ("packets_that_are_shaped_leave_one_after_the_other", shape),
     ];

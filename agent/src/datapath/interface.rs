@@ -16,8 +16,8 @@ use super::traffic_control::TcHold;
 use super::{Datapath, Entry, device, traffic_control};
 use crate::config::policy::Attach;
 
-/// A link whose pin was removed, just now or by `agent detach` a moment ago, lets go of its hook when the kernel gets
-/// round to it, which is soon and not at once.
+/// A link that was let go of without being told to, by an `rm` of its pin or the end of its agent, leaves its hook when the
+/// kernel gets round to it, which is soon and not at once.
 pub(super) const LETTING_GO: Duration = Duration::from_secs(1);
 pub(super) const A_MOMENT: Duration = Duration::from_millis(5);
 
@@ -108,7 +108,7 @@ impl Datapath {
         };
         let pin = self.pins.hook(interface, hook, Holder::Link);
         // An interface has one XDP hook. Only where the operator asked for another mode is there a gap.
-        let _ = std::fs::remove_file(self.pins.hook(interface, other, Holder::Link));
+        let _ = crate::link::release(&self.pins.hook(interface, other, Holder::Link));
         let program: &mut Xdp = self.program(Entry::Xdp)?;
         let (link, is_new) = match take_over(program, &pin) {
             Some(link) => (link, false),

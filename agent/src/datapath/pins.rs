@@ -7,6 +7,7 @@ use common::packet::Direction;
 
 use super::error::LoadError;
 use super::traffic_control;
+use crate::link;
 
 /// What all policies share; [`common::settings::TableIdentity::VERSION`] changes when what they hold means something else.
 ///
@@ -94,8 +95,9 @@ impl PinnedHook {
     pub fn release(&self) -> Result<(), LoadError> {
         if self.holder == Holder::Filter {
             traffic_control::remove_filter(&self.interface, self.hook.direction());
+            return remove(&self.path);
         }
-        remove(&self.path)
+        link::release(&self.path).map_err(|source| LoadError::Unpin { path: self.path.clone(), source })
     }
 }
 

@@ -20,6 +20,7 @@ use super::btf::Btf;
 use super::error::GroupsError;
 use crate::config::policy_group;
 use crate::datapath::{PinDirectory, is_kernel_too_old, kernel_release};
+use crate::link;
 
 /// The eBPF object of the groups; empty if the agent was built without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/groups.o"));
@@ -91,9 +92,14 @@ impl Network {
 ///
 /// When a pin cannot be removed.
 pub fn release(pins: &Path) -> Result<(), GroupsError> {
-    let links = HOOKS.map(|(name, _)| format!("link-{name}"));
-    for name in links.iter().map(String::as_str).chain(SHARED_MAPS) {
-        remove(&pins.join(name))?;
+    for (name, _) in HOOKS {
+        release_link(&pins.join(format!("link-{name}")))?;
+    }
+    for pin in SHARED_MAPS.map(|name| pins.join(name)) {
+        match fs::remove_file(&pin) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(unpin(&pin, &source)),
+            _ => {}
+        }
     }
     // Somebody else's files keep the directory; that is not our failure.
     let _ = fs::remove_dir(pins);
@@ -113,31 +119,31 @@ fn attach(
     cgroup: &File,
     pin: &Path,
 ) -> Result<(), GroupsError> {
-    let fail = |error: &(dyn Error + 'static)| kernel(&format!("attaching {name}"), error);
+    let what = format!("attaching {name}");
+    let fail = |error: &(dyn Error + 'static)| kernel(&what, error);
     let program: &mut CgroupSkb = ebpf
         .program_mut(name)
         .ok_or_else(foreign)?
         .try_into()
         .map_err(|error: aya::programs::ProgramError| fail(&error))?;
-    program.load().map_err(|error| fail(&error))?;
+    program.load().map_err(|error| refused(&what, &error))?;
     // Links are beside others of the same kind by their nature; asked for it, the kernel refuses (cgroup_bpf_link_attach).
     let link = program.attach(cgroup, hook, CgroupAttachMode::Single).map_err(|error| fail(&error))?;
     let link = program.take_link(link).map_err(|error| fail(&error))?;
     let link = FdLink::try_from(link).map_err(|error| fail(&error))?;
     // The old link, if there is one, goes after the new one has come: for a moment packets are charged twice, and at no
     // moment not at all.
-    remove(pin)?;
+    release_link(pin)?;
     link.pin(pin).map_err(|error| fail(&error))?;
     Ok(())
 }
 
-fn remove(path: &Path) -> Result<(), GroupsError> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(kernel(&format!("removing the pin {}", path.display()), &source))
-        }
-        _ => Ok(()),
-    }
+fn release_link(pin: &Path) -> Result<(), GroupsError> {
+    link::release(pin).map_err(|source| unpin(pin, &source))
+}
+
+fn unpin(pin: &Path, source: &std::io::Error) -> GroupsError {
+    kernel(&format!("removing the pin {}", pin.display()), source)
 }
 
 /// Processes as they start.
@@ -163,12 +169,11 @@ impl Starts {
     ///
     /// With what failed. Without it, the scan finds processes later.
     pub fn watch(sys: &Path) -> Result<Self, GroupsError> {
-        let fail = |error: &(dyn Error + 'static)| kernel("watching processes start", error);
+        let what = "watching processes start";
+        let fail = |error: &(dyn Error + 'static)| kernel(what, error);
         let btf = Btf::of_kernel(sys)?;
-        let offset = |field| {
-            btf.offset("task_struct", field)
-                .ok_or_else(|| wrong("watching processes start", "task_struct is not as expected"))
-        };
+        let offset =
+            |field| btf.offset("task_struct", field).ok_or_else(|| wrong(what, "task_struct is not as expected"));
         let settings =
             GroupSettings { process_offset: offset("tgid")?, thread_offset: offset("pid")?, ..GroupSettings::NONE };
         let mut loader = EbpfLoader::new();
@@ -178,7 +183,7 @@ impl Starts {
             let program = ebpf.program_mut(name).ok_or_else(foreign)?;
             let program: &mut RawTracePoint =
                 program.try_into().map_err(|error: aya::programs::ProgramError| fail(&error))?;
-            program.load().map_err(|error| fail(&error))?;
+            program.load().map_err(|error| refused(what, &error))?;
             program.attach(tracepoint).map_err(|error| fail(&error))?;
         }
         let map = ebpf.take_map("STARTED").ok_or_else(foreign)?;
@@ -231,11 +236,16 @@ fn foreign() -> GroupsError {
     wrong("loading the programs for groups", "the eBPF object in this binary is not that of this agent")
 }
 
-/// With every cause: aya's own errors name a system call, and their causes why it failed.
-fn kernel(what: &str, error: &(dyn Error + 'static)) -> GroupsError {
+/// Of a program that the kernel does not take.
+fn refused(what: &str, error: &(dyn Error + 'static)) -> GroupsError {
     if is_kernel_too_old() {
         return wrong(what, &format!("Linux {} is too old for it: install 5.15 or newer", kernel_release()));
     }
+    kernel(what, error)
+}
+
+/// With every cause: aya's own errors name a system call, and their causes why it failed.
+fn kernel(what: &str, error: &(dyn Error + 'static)) -> GroupsError {
     let mut reason = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

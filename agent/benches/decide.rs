@@ -1,9 +1,9 @@
 //! Decisions in user space, as ratios within one run: `cargo bench -p agent --bench decide`.
 //!
-//! What is compared takes turns, a slice of some tens to hundreds of milliseconds each, and a ratio is the median over all turns, so
-//! that what else the machine does falls on both sides; in process, of the time that the threads had a processor. It ends
-//! with status 1 if a bound of the documentation is missed.
-//! `-- pause`, `-- process` and `-- http` measure only that.
+//! What is compared takes turns, a slice of some tens to hundreds of milliseconds each, and a ratio is the median over all
+//! turns, so that what else the machine does falls on both sides; in process, of the time that the threads had a
+//! processor. It ends with status 1 if a bound of the documentation is missed. `-- pause`, `-- process` and
+//! `-- http` measure only that.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -124,14 +124,18 @@ fn in_process(threads: u64, keys: u64) -> Vec<(Throughput, Throughput)> {
     (0..keys).for_each(of_ours);
     (0..keys).for_each(of_theirs);
     let decisions = if keys < MILLION { 1_000_000 } else { 500_000 };
+    in_turns(|| throughput(threads, keys, decisions, of_ours), || throughput(threads, keys, decisions, of_theirs))
+}
+
+/// Measures both in each turn; who is first takes turns, too.
+fn in_turns<T>(one: impl Fn() -> T, other: impl Fn() -> T) -> Vec<(T, T)> {
     let turn = |turn| {
-        // Who is first takes turns, too.
         if turn % 2 == 0 {
-            let ours = throughput(threads, keys, decisions, of_ours);
-            (ours, throughput(threads, keys, decisions, of_theirs))
+            let one = one();
+            (one, other())
         } else {
-            let theirs = throughput(threads, keys, decisions, of_theirs);
-            (throughput(threads, keys, decisions, of_ours), theirs)
+            let other = other();
+            (one(), other)
         }
     };
     (0..TURNS).map(turn).collect()
@@ -222,16 +226,7 @@ fn over_http() -> Http {
         });
         done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
     };
-    let turn = |turn| {
-        if turn % 2 == 0 {
-            let decisions = load(&decide);
-            (decisions, load(&empty))
-        } else {
-            let empty = load(&empty);
-            (load(&decide), empty)
-        }
-    };
-    let turns: Vec<(f64, f64)> = (0..TURNS).map(turn).collect();
+    let turns = in_turns(|| load(&decide), || load(&empty));
     let highest = turns.iter().map(|(decisions, _)| *decisions).fold(0.0, f64::max);
     let slowest = (0..ROUNDS).map(|_| percentile(*address, &decide, highest / 2.0)).min();
     Http {

@@ -1,8 +1,8 @@
 //! What a UDP server still serves to polite sources while others flood it, and the CPU that this costs.
 //!
-//! One CPU does it all, as that of a small server does: it sends, receives, limits and serves. The flood is due at a rate that
-//! does not depend on how fast it is taken, with polite requests among the rest; as with a network card, what the CPU
-//! has not come to when its ring is full is lost, whoever it is from.
+//! One CPU does it all, as that of a small server does: it sends, receives, limits and serves. The flood is due at a rate
+//! that does not depend on how fast it is taken, with polite requests among the rest; as with a network card, what the
+//! CPU has not come to when its ring is full is lost, whoever it is from.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;

@@ -95,8 +95,7 @@ impl Client {
     /// When nobody answers, the answer is an error, or the agent went.
     pub fn follow<B>(&self, last: usize, mut take: impl FnMut(Event) -> ControlFlow<B>) -> Result<B, ClientError> {
         let stream = self.send(&Request::Follow { last })?;
-        // Nothing may happen for hours.
-        stream.set_read_timeout(None).map_err(|error| self.broken(error, PATIENCE))?;
+        // It waits without end: nothing may happen for hours.
         for line in BufReader::new(stream).lines() {
             let line = line.map_err(|error| self.broken(error, PATIENCE))?;
             let event = match serde_json::from_str(&line).map_err(ClientError::Foreign)? {
@@ -135,7 +134,7 @@ impl Client {
         serde_json::from_str(&answer).map_err(ClientError::Foreign)
     }
 
-    /// Connects and asks; what the stream has to read is the answer.
+    /// Connects and asks; what the stream has to read is the answer, for which the caller says how long to wait.
     fn send(&self, request: &Request) -> Result<UnixStream, ClientError> {
         let path = || self.path.clone();
         let broken = |error| self.broken(error, PATIENCE);
@@ -146,7 +145,6 @@ impl Client {
             io::ErrorKind::PermissionDenied => ClientError::NotPermitted(path()),
             _ => broken(error),
         })?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
         let mut line = serde_json::to_vec(request).map_err(ClientError::Foreign)?;
         line.push(b'\n');

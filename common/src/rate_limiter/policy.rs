@@ -262,15 +262,6 @@ impl Policy {
             return true;
         }
         let now = self.ticks(now);
-        // What most limits are, before a jump by table.
-        if let Algorithm::Bucket(bucket) = &self.algorithm {
-            return replace(&mut words[0], |state| bucket.decide(state, now, cost));
-        }
-        self.charge_other(words, now, cost)
-    }
-
-    /// The same, for what is no bucket.
-    fn charge_other(&self, words: &mut [u64], now: Ticks, cost: u64) -> bool {
         match &self.algorithm {
             Algorithm::Bucket(bucket) => replace(&mut words[0], |state| bucket.decide(state, now, cost)),
             Algorithm::FixedWindow(window) => replace(&mut words[0], |state| window.decide(state, now, cost)),

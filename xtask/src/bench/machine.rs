@@ -42,9 +42,9 @@ pub fn describe(compiler: &str) -> Vec<Vec<String>> {
 pub fn commit() -> String {
     let git = |arguments: &[&str]| process::capture(Command::new("git").args(arguments)).ok();
     let head = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
-    let is_changed =
-        // What documents say changes no figure.
-        git(&["status", "--porcelain", "--untracked-files=no", "--", ":!*.md", ":!docs"]).is_some_and(|said| !said.trim().is_empty());
+    // What documents say changes no figure.
+    let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ":!*.md", ":!docs"]);
+    let is_changed = changes.is_some_and(|said| !said.trim().is_empty());
     let changed = if is_changed { ", with changes that are not committed" } else { "" };
     format!("{}{changed}", head.trim())
 }

@@ -79,9 +79,6 @@ impl Part {
     }
 }
 
-/// For how long an agent is looked at.
-const AT_REST: Duration = Duration::from_secs(20);
-
 /// What the parts need.
 struct Bench {
     workspace: Workspace,
@@ -99,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     let workspace = Workspace::locate()?;
     let parts = match (arguments.parts.as_slice(), arguments.quick) {
-        // From decisions on, there is no use for fewer rounds, and nothing to be learned from a build without optimisation.
+        // From decisions on, there is no use for fewer rounds, and a build without optimisation says nothing.
         ([], true) => &Part::value_variants()[..Part::Decisions as usize],
         ([], false) => Part::value_variants(),
         (parts, _) => parts,
@@ -183,7 +180,7 @@ impl Bench {
 
     /// What an agent costs while nothing happens.
     fn rest(&self) -> Result<String> {
-        let figures = rest::measure(&self.agent, AT_REST)?;
+        let figures = rest::measure(&self.agent, Duration::from_secs(rest::SECONDS))?;
         let said = format!("with a table for {} sources: {figures}", rest::SOURCES);
         println!("\n{said}\n");
         Ok(said)

@@ -20,10 +20,12 @@ use crate::workspace::Workspace;
 #[derive(clap::Args)]
 pub struct Arguments {
     /// For how many seconds to look.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=600))]
+    #[arg(long, default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
 }
 
+/// For how long to look, if nobody says.
+pub const SECONDS: u64 = 20;
 /// Sources that the table has room for.
 pub const SOURCES: u32 = 100_000;
 /// What the agent may have in memory, in bytes.

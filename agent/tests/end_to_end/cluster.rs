@@ -4,8 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::redis::Redis;
-use crate::support::{Agent, Network, Sender};
+use crate::support::{Agent, Network};
 use crate::traffic::{burst, udp_from};
+use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("two_hosts_hold_one_limit_on_packets_together", together),

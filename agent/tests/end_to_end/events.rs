@@ -11,8 +11,9 @@ use common::packet::build::Frame;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, Sender};
+use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, burst, udp_from};
+use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("a_flood_of_refused_packets_gives_few_events_that_name_source_and_limit", flood),

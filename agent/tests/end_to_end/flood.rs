@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
 
-use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, Sender};
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::PORT;
+use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("half_a_million_made_up_sources_push_out_nobody", fast),

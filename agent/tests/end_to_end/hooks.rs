@@ -148,7 +148,7 @@ fn scattered() {
 
 fn tunnel() {
     let network = Network::new();
-    let mut tunnel = network.in_server(|| crate::support::tunnel("weirtun"));
+    let mut tunnel = network.in_server(|| crate::wire::tunnel("weirtun"));
     network.configure_server("weirtun", "10.78.0.1/24");
     let native = network.config_on(&["weirtun"], "attach = \"native\"", SLOW);
     let output = network.run_to_end(&native);

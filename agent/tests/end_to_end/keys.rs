@@ -2,8 +2,9 @@
 
 use common::packet::build::Frame;
 
-use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6, Sender};
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{burst, udp_from, v6};
+use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("each_protocol_is_held_to_its_own_limits", protocol),

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use common::packet::build::{Frame, MoreFragments};
 
-use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6, Sender};
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{PORT, WIDE_LIMIT, allowed, burst, flood, udp_from, udp6_from, v6};
+use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time", greedy),

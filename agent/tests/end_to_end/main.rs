@@ -23,6 +23,7 @@ mod support;
 mod survive;
 mod top;
 mod traffic;
+mod wire;
 
 use libtest_mimic::{Arguments, Trial};
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Network, Sender, StopWhenDropped};
+use crate::support::{Network, StopWhenDropped, is_virtual};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
+use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("a_reload_keeps_the_state_of_unchanged_limits", unchanged),
@@ -200,7 +201,7 @@ fn under_traffic() {
     // 20: ten packets in all. 30 and 31: all. 40: none. 6: what its class has, which is all.
     let frames: Vec<Vec<u8>> = [20, 30, 31, 40, 6].map(udp_from).to_vec();
     // An emulated CPU takes a second and more for one.
-    let reloads = if std::env::var_os("WEIR_VM").is_some() { 20 } else { 200 };
+    let reloads = if is_virtual() { 20 } else { 200 };
     let stop = std::sync::atomic::AtomicBool::new(false);
     let (counts, sent, tables) = std::thread::scope(|scope| {
         let receiving = scope.spawn(|| receiver.counts_until(&stop));

@@ -10,8 +10,9 @@ use common::settings::TableIdentity;
 use nix::sys::signal::Signal;
 
 use crate::foreign::pin_program;
-use crate::support::{Network, Sender, StopWhenDropped};
+use crate::support::{Network, StopWhenDropped, is_virtual};
 use crate::traffic::{PORT, burst, udp_from};
+use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("fifty_kills_under_traffic_leave_the_limit_as_exact_as_it_is", fifty_kills),
@@ -55,7 +56,7 @@ fn fifty_kills() {
     agent.stop(Signal::SIGKILL);
     let stop = AtomicBool::new(false);
     // An emulated CPU takes some seconds for each.
-    let rounds = if std::env::var_os("WEIR_VM").is_some() { 14 } else { 50 };
+    let rounds = if is_virtual() { 14 } else { 50 };
     let mut kills = [0u32; 2];
     let (time, sent_at, counts) = thread::scope(|scope| {
         let receiving = scope.spawn(|| receiver.counts_until(&stop));

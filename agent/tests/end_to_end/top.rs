@@ -15,8 +15,9 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::Signal;
 use nix::sys::termios::{LocalFlags, tcgetattr};
 
-use crate::support::{Network, Sender};
+use crate::support::Network;
 use crate::traffic::{LIMIT, udp_from};
+use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("the_live_view_shows_the_greedy_pauses_filters_and_gives_the_terminal_back", view),

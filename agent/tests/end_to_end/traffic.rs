@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use common::packet::build::Frame;
 
-use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6, Sender};
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
+use crate::wire::Sender;
 
 pub const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 100\n";
 pub const PORT: u16 = 9000;

@@ -161,7 +161,26 @@ impl Network {
     /// Has the client's end take frames from XDP's transmission, which a veth does only with a program of its own: one
     /// that passes everything.
     pub fn accept_xdp_frames(&self) {
-        self.pass_everything(&self.client, "client0");
+        let config = self.folder.path().join("other.toml");
+        let control = self.folder.path().join("other.sock");
+        let pins = self.other_pins();
+        let text = format!("interfaces = [\"client0\"]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\n");
+        std::fs::write(&config, format!("[agent]\n{text}")).unwrap();
+        let mut command = Command::new(agent().unwrap());
+        command.arg("--config").arg(&config).stderr(Stdio::null());
+        let mut child = inside(&self.client, || command.spawn()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // A program that can be seen need not be pinned yet, and would go with the agent.
+        let mut status = Command::new(agent().unwrap());
+        status.arg("status").arg("--control").arg(&control);
+        while !status.output().unwrap().status.success() {
+            assert!(child.try_wait().unwrap().is_none(), "the program was not attached");
+            assert!(Instant::now() < deadline, "no program was attached within a minute");
+            thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_program(&self.client, "client0"));
     }
 
     /// Puts somebody else's program on the server's interface: one that lets everything go on.
@@ -188,26 +207,6 @@ impl Network {
             format!("[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\npins = {pins:?}\n{agent}\n{rest}\n");
         std::fs::write(&path, text).unwrap();
         path
-    }
-
-    fn pass_everything(&self, namespace: &str, interface: &str) {
-        let config = self.folder.path().join("other.toml");
-        let control = self.folder.path().join("other.sock");
-        let pins = self.other_pins();
-        let text =
-            format!("interfaces = [{interface:?}]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\n");
-        std::fs::write(&config, format!("[agent]\n{text}")).unwrap();
-        let mut command = Command::new(agent().unwrap());
-        command.arg("--config").arg(&config).stderr(Stdio::null());
-        let mut child = inside(namespace, || command.spawn()).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !has_program(namespace, interface) {
-            assert!(child.try_wait().unwrap().is_none(), "the program was not attached");
-            assert!(Instant::now() < deadline, "no program was attached within a minute");
-            thread::sleep(Duration::from_millis(20));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     pub fn other_pins(&self) -> PathBuf {

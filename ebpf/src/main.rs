@@ -35,24 +35,28 @@ use crate::throttle::Kernel;
 
 /// Ingress, as early as a frame can be looked at, in one buffer or several.
 #[xdp(frags)]
+#[inline(always)]
 pub fn weir_xdp(context: XdpContext) -> u32 {
     express(context.ctx)
 }
 
 /// The same for kernels before 5.18, which know no frames in several buffers.
 #[xdp]
+#[inline(always)]
 pub fn weir_xdp_linear(context: XdpContext) -> u32 {
     express(context.ctx)
 }
 
 /// Egress, and ingress where XDP cannot be.
 #[classifier]
+#[inline(always)]
 pub fn weir_tc(context: TcContext) -> i32 {
     traffic_control(context.skb.skb, Link::Ethernet)
 }
 
 /// The same on devices without a link header, such as tunnels.
 #[classifier]
+#[inline(always)]
 pub fn weir_tc_ip(context: TcContext) -> i32 {
     traffic_control(context.skb.skb, Link::RawIp)
 }

@@ -40,6 +40,12 @@ pub(super) fn judge_swiftly<H: Host>(host: &H, span: RuleSpan, subject: &Subject
     // after a call that might have changed it.
     hearing.begin(span, subject, 0);
     hearing.now = host.now();
+    if span.count == 2 {
+        let (one, other) = (host.rule(span.first)?, host.rule(span.first + 1)?);
+        if one.is_bucket() && other.is_bucket() && other.opens_key == 0 {
+            return judge_by_two_buckets(host, &mut hearing, one, other);
+        }
+    }
     match look_at_all(host, &mut hearing)? {
         0 => charge_all(host, &mut hearing),
         refused_by => Some(Verdict::Refuse(refused_by - 1)),
@@ -67,6 +73,49 @@ fn judge_by_one<H: Host>(host: &H, index: u32, subject: &Subject) -> Option<Verd
         }
         Glance::Unclear => None,
     }
+}
+
+/// With two buckets on one key, as most rules are that are several: its set is looked up once, and what is noted of the first
+/// needs no memory.
+#[inline(always)]
+fn judge_by_two_buckets<H: Host>(host: &H, hearing: &mut Hearing, one: &Rule, other: &Rule) -> Option<Verdict> {
+    let first = hearing.span.first;
+    let size = hearing.subject.size;
+    let slot = Slot::of(host, &one.key_of(&hearing.subject));
+    let set = host.set(slot.set)?;
+    if one.is_swift == 0 || other.is_swift == 0 || !slot.exists() {
+        return None;
+    }
+    let refused = |rule: &Rule, index| {
+        refuse(host, rule, slot, rule.key_of(&hearing.subject), size);
+        Some(Verdict::Refuse(index))
+    };
+    let (word, from, to) = match glance_at_bucket(set, one, slot, hearing.now, one.cost_of(size)) {
+        Glance::Conforms { word, from, to } => (word, from, to),
+        Glance::Refused => return refused(one, first),
+        Glance::Unclear => return None,
+    };
+    let (other_word, other_from, other_to) = match glance_at_bucket(set, other, slot, hearing.now, other.cost_of(size))
+    {
+        Glance::Conforms { word, from, to } => (word, from, to),
+        Glance::Refused => return refused(other, first + 1),
+        Glance::Unclear => return None,
+    };
+    if set.compare_exchange(word, from, to) != from {
+        return None;
+    }
+    if set.compare_exchange(other_word, other_from, other_to) == other_from {
+        passed(host, other, slot, other.key_of(&hearing.subject));
+    } else {
+        // Another CPU was faster with the second.
+        *hearing.charges.get_mut(0)? = Charged { slot, charge: Charge::done(to), from, to, word, _pad: 0 };
+        hearing.open = Opened { slot, is_reserved: 0, is_refused: 0 };
+        if !charge_or_take_back(host, hearing, 1) {
+            return Some(Verdict::Refuse(first + 1));
+        }
+    }
+    host.count(one.counter, Outcome::Passed, size);
+    Some(Verdict::Pass(Passage::FREE))
 }
 
 /// Notes what each rule would change. Returns the rule that refuses, one up; 0 if all conform.
@@ -129,19 +178,26 @@ fn glance<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> 
         return Glance::Unclear;
     }
     let word = slot.state(rule);
-    let from = set.load(word);
     if host.runs(rule, Algorithm::SlidingWindow) {
-        match rule.sliding_window().step(from, set.load(word + 1), now, cost) {
+        match rule.sliding_window().step(set.load(word), set.load(word + 1), now, cost) {
             Step::Pass { word: Word::Even, from, to } => Glance::Conforms { word, from, to },
             Step::Pass { word: Word::Odd, from, to } => Glance::Conforms { word: word + 1, from, to },
             Step::Refuse => refusal(rule),
             Step::Seal { .. } => Glance::Unclear,
         }
     } else if host.runs(rule, Algorithm::FixedWindow) {
+        let from = set.load(word);
         weigh(rule, word, from, rule.fixed_window().decide(from, now, cost))
     } else {
-        weigh(rule, word, from, rule.token_bucket().decide(from, now, cost))
+        glance_at_bucket(set, rule, slot, now, cost)
     }
+}
+
+#[inline(always)]
+fn glance_at_bucket(set: impl Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
+    let word = slot.state(rule);
+    let from = set.load(word);
+    weigh(rule, word, from, rule.token_bucket().decide(from, now, cost))
 }
 
 #[inline(always)]

@@ -1,8 +1,9 @@
 //! Time as the limiters see it: ticks of a 64-bit clock that wraps.
 //!
-//! A tick is 2⁻⁸ ns unless a limit is so slow that its state would not fit (see [`TickScale`]). Fine ticks are what
-//! makes fast limits right: one packet of a limit of 50 million a second is 20 ns, or 5,120 ticks, and rounding its
-//! emission interval to a whole tick moves the rate by at most 0.02 %.
+//! A tick is 2⁻⁵ ns unless a limit is so slow that its state would not fit (see [`TickScale`]). Fine ticks are what
+//! makes fast limits right: one packet of a limit of a million a second is 1,000 ns, or 32,000 ticks, and rounding its
+//! emission interval up to a whole tick makes the rate at most 0.003 % slower. Finer ones would wrap within the life of a
+//! host that is never restarted.
 
 /// Ticks of the limiters' clock, modulo 2⁶⁴.
 pub type Ticks = u64;
@@ -10,8 +11,8 @@ pub type Ticks = u64;
 /// How far ahead of now a state may lie and still be a state. Whatever is further ahead is a state from before the
 /// clock last wrapped, long decayed.
 ///
-/// At 2⁻⁸ ns a tick the clock wraps every 2.28 years and a state that nobody touched is told from a fresh one for
-/// 1.71 years; the agent sweeps the table far more often than that.
+/// The clock begins at 0 when the host does. At 2⁻⁵ ns a tick it wraps after 18.2 years, and until a host has run for 13.7
+/// years a state that nobody has touched since, or of memory that is still all zero, is told from a fresh one.
 pub const HORIZON: Ticks = 1 << 62;
 
 /// Whether `state`, read as an instant, is still ahead of `now`.
@@ -36,8 +37,8 @@ pub struct TickScale {
 }
 
 impl TickScale {
-    /// 2⁻⁸ ns a tick, the finest.
-    pub const FINEST: Self = Self { left: 8, right: 0 };
+    /// 2⁻⁵ ns a tick, the finest.
+    pub const FINEST: Self = Self { left: 5, right: 0 };
 
     /// The finest scale on which a state that lives for `nanoseconds` at the most stays below half the [`HORIZON`],
     /// so that adding one charge to it cannot reach the horizon.
@@ -103,6 +104,13 @@ mod tests {
         let scale = TickScale::for_longest_life(longest);
         assert_eq!(scale.left, 0);
         assert!(longest >> scale.right <= u128::from(HORIZON / 2));
+    }
+
+    #[test]
+    fn memory_that_is_all_zero_is_no_state_within_thirteen_years() {
+        let year = 365 * 86_400 * 1_000_000_000;
+        assert!(!is_alive(0, TickScale::FINEST.ticks(13 * year)));
+        assert!(is_alive(0, TickScale::FINEST.ticks(14 * year)));
     }
 
     proptest! {

@@ -69,7 +69,7 @@ fn each_algorithm_passes_its_limit_and_then_refuses() {
         assert_eq!(passed, 10, "{name}");
         assert_eq!((memory.counted(Outcome::Passed), memory.counted(Outcome::Throttled)), (10, 90), "{name}");
         assert!(pass(&memory, &source(2)), "{name}: one source's limit is not another's");
-        memory.clock.fetch_add(3_000_000_000 << 8, SeqCst);
+        memory.clock.fetch_add(3_000_000_000 << SCALE.left, SeqCst);
         assert!(pass(&memory, &source(1)), "{name}: the limit starts over");
     }
 }
@@ -92,7 +92,7 @@ proptest! {
         let thorough = Memory::of_rows(rules, 64, 4, 0);
         for (number, pause) in packets {
             for memory in [&swift, &thorough] {
-                memory.clock.fetch_add(pause << 8, SeqCst);
+                memory.clock.fetch_add(pause << SCALE.left, SeqCst);
             }
             prop_assert_eq!(pass(&swift, &source(number)), pass(&thorough, &source(number)));
         }
@@ -173,7 +173,7 @@ fn a_limit_that_shapes_spaces_packets_and_refuses_what_the_queue_does_not_hold()
         let memory = Memory::new(rules, 16, 4, 0);
         let span = RuleSpan { first: 0, count: count as u32 };
         for turn in 0..5 {
-            let departure = memory.clock.load(SeqCst) + ((turn * 100_000_000) << 8);
+            let departure = memory.clock.load(SeqCst) + ((turn * 100_000_000) << SCALE.left);
             let passage = Passage { marked_by: Passage::UNMARKED, departure };
             assert_eq!(judge(&&memory, span, &source(1)), Verdict::Pass(passage));
         }
@@ -213,7 +213,7 @@ fn a_flood_of_new_sources_pushes_out_nobody_who_is_busier() {
     }
     for number in 1_000..101_000 {
         assert!(pass(&memory, &source(number)));
-        memory.clock.fetch_add(1_000 << 8, SeqCst);
+        memory.clock.fetch_add(1_000 << SCALE.left, SeqCst);
     }
     // A tenth of a second has passed.
     for number in 0..10 {
@@ -279,7 +279,7 @@ fn two_cpus_on_one_key_pass_exactly_the_limit() {
                             let passed = memory.counted(Outcome::Passed);
                             assert!(passed <= expected, "{name}: {passed} passed of {expected} in round {round}");
                             assert!(passed * 100 >= expected * 99, "{name}: only {passed} of {expected} passed");
-                            memory.clock.fetch_add(5_000_000_000 << 8, SeqCst);
+                            memory.clock.fetch_add(5_000_000_000 << SCALE.left, SeqCst);
                         }
                     }
                 }
@@ -308,7 +308,7 @@ fn two_cpus_that_meet_a_new_source_pass_one_burst() {
                     if thread == 0 {
                         let both = passed[0].load(SeqCst) + passed[1].load(SeqCst);
                         assert_eq!(both, 1, "round {round}");
-                        memory.clock.fetch_add(100_000_000 << 8, SeqCst);
+                        memory.clock.fetch_add(100_000_000 << SCALE.left, SeqCst);
                     }
                 }
             });
@@ -350,7 +350,7 @@ proptest! {
         let memory = Memory::new(vec![token_bucket(2, 3)], 256, 2, 0);
         let alone: Vec<Memory> = (0..40).map(|_| Memory::new(vec![token_bucket(2, 3)], 1, 2, 0)).collect();
         for (number, gap) in arrivals {
-            memory.clock.fetch_add(gap << 8, SeqCst);
+            memory.clock.fetch_add(gap << SCALE.left, SeqCst);
             let alone = &alone[number as usize];
             alone.clock.store(memory.clock.load(SeqCst), SeqCst);
             prop_assert_eq!(pass(&memory, &source(number)), pass(alone, &source(number)));

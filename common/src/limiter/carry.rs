@@ -104,7 +104,7 @@ mod tests {
         /// What is left of the new burst is the share that was left of the old one, to a unit, on any two scales.
         #[test]
         fn a_bucket_keeps_its_share(old_rate in 1u64..100_000, old_burst in 1u64..10_000, new_rate in 1u64..100_000, new_burst in 1u64..10_000, used in 0.0f64..1.0, shift in 0u32..6) {
-            let scales = (TickScale::FINEST, TickScale { left: 8 - shift, right: 0 });
+            let scales = (TickScale::FINEST, TickScale { left: TickScale::FINEST.left - shift, right: 0 });
             let old = TokenBucket::new(Rate::per_second(old_rate), old_burst, Costs::Single, scales.0);
             let new = TokenBucket::new(Rate::per_second(new_rate), new_burst, Costs::Single, scales.1);
             let now = instants(scales.0, scales.1);

@@ -6,8 +6,8 @@
 //!
 //! Error bound: what passes in any span `t` is at most `burst + rate·t`, always. The emission interval is rounded up to
 //! a whole tick for costs of 1, so the rate kept is at most the rate asked for and short of it by less than
-//! (tick ÷ emission interval): 2·10⁻⁴ at 50 million a second, 4·10⁻⁹ at 1,000. For costs in bytes the interval keeps
-//! fraction bits, and each packet is charged at most one tick, 2⁻⁸ ns, too much.
+//! (tick ÷ emission interval): 3·10⁻⁵ at a million a second, 3·10⁻⁸ at 1,000. For costs in bytes the interval keeps
+//! fraction bits, and each packet is charged at most one tick, 2⁻⁵ ns, too much.
 
 use super::{Decision, Rate};
 use crate::time::{TickScale, Ticks, is_alive};

@@ -154,7 +154,7 @@ pub struct Passage {
 impl Passage {
     /// No rule has this index.
     pub const UNMARKED: u32 = u32::MAX;
-    /// No turn to wait for. An instant that is 0 by chance, once in two years, waits for nothing either.
+    /// No turn to wait for. An instant that is 0 by chance, once in eighteen years, waits for nothing either.
     pub const AT_ONCE: Ticks = 0;
     /// At once, as it is.
     pub const FREE: Self = Self { marked_by: Self::UNMARKED, departure: Self::AT_ONCE };

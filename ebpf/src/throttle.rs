@@ -248,13 +248,10 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn judge_thoroughly(&self, span: RuleSpan, subject: &Subject) -> Verdict {
-        if !throttle::is_by_bucket(self, span) {
-            return throttle::judge_by_several(self, span, subject);
-        }
+    fn judge_by_bucket(&self, span: RuleSpan, subject: &Subject, is_new: u32) -> Verdict {
         let Some(mut hearing) = self.hearing() else { return Verdict::Pass(Passage::FREE) };
         hearing.begin(span, subject, 0);
-        Ruling::from_bits(weir_bucket()).verdict(span.first)
+        Ruling::from_bits(weir_bucket(is_new)).verdict(span.first)
     }
 
     #[inline(always)]
@@ -312,10 +309,10 @@ impl Host for Kernel {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_bucket() -> u64 {
+extern "C" fn weir_bucket(is_new: u32) -> u64 {
     let Some(hearing) = Kernel.hearing() else { return Ruling::FREE.to_bits() };
     let (span, subject) = hearing.case();
-    throttle::judge_by_bucket(&Kernel, span.first, &subject).to_bits()
+    throttle::judge_by_bucket(&Kernel, span.first, &subject, is_new).to_bits()
 }
 
 #[unsafe(no_mangle)]

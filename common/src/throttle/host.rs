@@ -2,7 +2,7 @@
 
 use core::ops::DerefMut;
 
-use super::{Hearing, charge, conclude, judge_thoroughly, look, open, slot, take_back};
+use super::{Hearing, charge, conclude, judge_by_bucket, look, open, slot, take_back};
 use crate::key::{HashSeed, Key};
 use crate::rule::{Algorithm, Rule, RuleSpan, Size, Subject};
 use crate::table::{Claim, Set, Shape, SlotCounter, Tag};
@@ -57,10 +57,9 @@ pub trait Host: Sized {
     fn note(&self, event: TableEvent);
     /// Where a packet with several rules is kept while it is judged.
     fn hearing(&self) -> Option<Self::Hearing>;
-    /// [`judge_thoroughly`]. The kernel verifies it by itself, instead of for every way to get there; so with the next
-    /// six.
-    fn judge_thoroughly(&self, span: RuleSpan, subject: &Subject) -> Verdict {
-        judge_thoroughly(self, span, subject)
+    /// [`judge_by_bucket`]. The kernel verifies it by itself, instead of for every way to get there; so with the next six.
+    fn judge_by_bucket(&self, span: RuleSpan, subject: &Subject, is_new: u32) -> Verdict {
+        judge_by_bucket(self, span.first, subject, is_new).verdict(span.first)
     }
     /// [`look`].
     fn look(&self, hearing: &mut Hearing, nth: u32) -> bool {

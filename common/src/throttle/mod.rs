@@ -13,7 +13,7 @@ pub use self::host::{Cell, Host, Outcome, Passage, Sighting, TableEvent, Verdict
 pub use self::slot::claim;
 
 use self::charge::{Charge, charge_bucket, charge_rule, conforms, refund};
-use self::slot::{Opened, Slot, count, open_key, publish};
+use self::slot::{Opened, Slot, count, open_slot, publish};
 use self::swift::judge_swiftly;
 use crate::key::Key;
 use crate::rule::{Enforcement, MAX_RULES, Rule, RuleSpan, Size, Subject};
@@ -120,35 +120,29 @@ impl Ruling {
 pub fn judge<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
     match judge_swiftly(host, span, subject) {
         Some(verdict) => verdict,
-        None => host.judge_thoroughly(span, subject),
+        None => judge_thoroughly(host, span, subject),
     }
 }
 
 /// As [`judge`], whatever there is to do: making room for a new key, deciding again on what another CPU has changed.
 #[inline(always)]
-pub fn judge_thoroughly<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
-    if is_by_bucket(host, span) {
-        judge_by_bucket(host, span.first, subject).verdict(span.first)
+fn judge_thoroughly<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
+    if span.count == 1 && host.rule(span.first).is_some_and(Rule::is_bucket) {
+        host.judge_by_bucket(span, subject, 0)
     } else {
         judge_by_several(host, span, subject)
     }
 }
 
-/// Whether the rules are a single bucket.
+/// With one rule, charging it is looking at it. `is_new` is 1 if its key was looked for just now, and not there.
 #[inline(always)]
-#[must_use]
-pub fn is_by_bucket<H: Host>(host: &H, span: RuleSpan) -> bool {
-    span.count == 1 && host.rule(span.first).is_some_and(Rule::is_bucket)
-}
-
-/// With one rule, charging it is looking at it.
-#[inline(always)]
-pub fn judge_by_bucket<H: Host>(host: &H, index: u32, subject: &Subject) -> Ruling {
+pub fn judge_by_bucket<H: Host>(host: &H, index: u32, subject: &Subject, is_new: u32) -> Ruling {
     let Some(rule) = host.rule(index) else { return Ruling::FREE };
     let (key, size) = (rule.key_of(subject), subject.size);
     let now = host.now();
     let cost = rule.cost_of(size);
-    let mut open = open_key(host, rule, &key, now, cost);
+    let slot = if is_new != 0 { Slot::yet_to_be(host, &key) } else { Slot::of(host, &key) };
+    let mut open = open_slot(host, rule, slot, now, cost);
     let mut is_marked = 0;
     let mut departure = Passage::AT_ONCE;
     if open.slot.exists() {
@@ -173,7 +167,7 @@ pub fn judge_by_bucket<H: Host>(host: &H, index: u32, subject: &Subject) -> Ruli
 
 /// Looks at every rule, then charges every rule.
 #[inline(always)]
-pub fn judge_by_several<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
+fn judge_by_several<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
     let Some(first) = host.rule(span.first) else { return Verdict::Pass(Passage::FREE) };
     let Some(mut hearing) = host.hearing() else { return Verdict::Pass(Passage::FREE) };
     hearing.begin(span, subject, host.now());
@@ -234,7 +228,7 @@ fn charge_or_take_back<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bo
 pub fn open<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) {
     let Some(rule) = host.rule(hearing.span.first + nth) else { return };
     let key = rule.key_of(&hearing.subject);
-    hearing.open = open_key(host, rule, &key, hearing.now, rule.cost_of(hearing.subject.size));
+    hearing.open = open_slot(host, rule, Slot::of(host, &key), hearing.now, rule.cost_of(hearing.subject.size));
 }
 
 /// Charges the nth rule; `false` if it refuses after all, or there is no room for its key.

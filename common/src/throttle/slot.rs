@@ -38,10 +38,9 @@ pub(super) fn publish<H: Host>(host: &H, slot: Slot) {
     }
 }
 
-/// The slot for the key that `rule` opens.
+/// The slot for the key that `rule` opens: its own, or room is made for it.
 #[inline(always)]
-pub(super) fn open_key<H: Host>(host: &H, rule: &Rule, key: &Key, now: Ticks, cost: u64) -> Opened {
-    let slot = Slot::of(host, key);
+pub(super) fn open_slot<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Opened {
     if slot.exists() { Opened { slot, is_reserved: 0, is_refused: 0 } } else { make_room(host, rule, slot, now, cost) }
 }
 
@@ -79,11 +78,16 @@ impl Slot {
     /// The slot of a key, if it has one; where it would be, if it has none.
     #[inline(always)]
     pub(super) fn of<H: Host>(host: &H, key: &Key) -> Self {
+        let place = Self::yet_to_be(host, key);
+        let word = host.set(place.set).map_or(NO_SLOT, |set| host.shape().find(set, place.tag));
+        Self { word, ..place }
+    }
+
+    /// Where the slot of a key would be that has none.
+    #[inline(always)]
+    pub(super) fn yet_to_be<H: Host>(host: &H, key: &Key) -> Self {
         let hash = host.seed().hash(key);
-        let index = host.shape().set(hash);
-        let tag = Tag::new(hash, key);
-        let word = host.set(index).map_or(NO_SLOT, |set| host.shape().find(set, tag));
-        Self { set: index, word, tag }
+        Self { set: host.shape().set(hash), word: NO_SLOT, tag: Tag::new(hash, key) }
     }
 
     /// Where the bucket is that all keys of a group share which found no room of their own.

@@ -30,7 +30,7 @@ const MOST_RULES: u32 = 8;
 #[inline(always)]
 pub(super) fn judge_swiftly<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
     if span.count == 1 {
-        return judge_by_one(host, span.first, subject);
+        return judge_by_one(host, span, subject);
     }
     if span.count > MOST_RULES || host.most_rules() <= 1 {
         return None;
@@ -52,12 +52,16 @@ pub(super) fn judge_swiftly<H: Host>(host: &H, span: RuleSpan, subject: &Subject
     }
 }
 
-/// With one rule, charging it is looking at it.
+/// With one rule, charging it is looking at it. Room for a new key is made without looking for it once more.
 #[inline(always)]
-fn judge_by_one<H: Host>(host: &H, index: u32, subject: &Subject) -> Option<Verdict> {
+fn judge_by_one<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
+    let index = span.first;
     let rule = host.rule(index)?;
     let key = rule.key_of(subject);
     let slot = Slot::of(host, &key);
+    if !slot.exists() && rule.is_bucket() {
+        return Some(host.judge_by_bucket(span, subject, 1));
+    }
     match glance(host, rule, slot, host.now(), rule.cost_of(subject.size)) {
         Glance::Conforms { word, from, to } => {
             if host.set(slot.set)?.compare_exchange(word, from, to) != from {

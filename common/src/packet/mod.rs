@@ -29,6 +29,22 @@ pub trait Bytes {
     fn u32(&self, offset: usize) -> Option<u32>;
     /// The eight bytes at `offset` as they lie in memory.
     fn u64(&self, offset: usize) -> Option<u64>;
+    /// As many times four bytes from `offset` on as they lie in memory: one check instead of one for each.
+    fn u32s<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+        let mut words = [0; N];
+        for (nth, word) in words.iter_mut().enumerate() {
+            *word = self.u32(offset + 4 * nth)?;
+        }
+        Some(words)
+    }
+    /// The same, eight bytes at a time.
+    fn u64s<const N: usize>(&self, offset: usize) -> Option<[u64; N]> {
+        let mut words = [0; N];
+        for (nth, word) in words.iter_mut().enumerate() {
+            *word = self.u64(offset + 8 * nth)?;
+        }
+        Some(words)
+    }
     /// The length of the whole frame in bytes.
     fn length(&self) -> u32;
     /// The offset itself, which is at most [`FURTHEST`]. In the kernel, the verifier forgets here what it knows of it, so

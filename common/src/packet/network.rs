@@ -15,17 +15,14 @@ const NEIGHBOUR_DISCOVERY: core::ops::RangeInclusive<u8> = 133..=137;
 
 #[inline(always)]
 pub(super) fn ipv4(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -> Result<Packet, Unparsed> {
-    let version = (bytes.u16(offset).ok_or(Unparsed::TruncatedAddress)? >> 8) as u8;
-    let destination = bytes.u32(offset + 16).ok_or(Unparsed::TruncatedAddress)?;
-    let source = bytes.u32(offset + 12).ok_or(Unparsed::TruncatedAddress)?;
+    let [first, second, third, source, destination] = bytes.u32s::<5>(offset).ok_or(Unparsed::TruncatedAddress)?;
+    let version = first.to_ne_bytes()[0];
     let header = usize::from(version & 0xf) * 4;
     if version >> 4 != 4 || header < 20 {
         return Err(Unparsed::BadVersion);
     }
-    // Both lie before the addresses, so they can be read.
-    let protocol = bytes.u8(offset + 9).unwrap_or(0);
-    let fragment = bytes.u16(offset + 6).unwrap_or(0);
-    let is_later_fragment = fragment & 0x1fff != 0;
+    let protocol = third.to_ne_bytes()[1];
+    let is_later_fragment = u32::from_be(second) & 0x1fff != 0;
     let transport_offset = offset + header;
     let segment = if is_later_fragment {
         transport::portless(protocol)
@@ -44,18 +41,14 @@ pub(super) fn ipv4(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -
 
 #[inline(always)]
 pub(super) fn ipv6(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -> Result<Packet, Unparsed> {
-    let version = (bytes.u16(offset).ok_or(Unparsed::TruncatedAddress)? >> 8) as u8;
-    let destination_lo = bytes.u64(offset + 32).ok_or(Unparsed::TruncatedAddress)?;
-    let destination_hi = bytes.u64(offset + 24).ok_or(Unparsed::TruncatedAddress)?;
-    let source_lo = bytes.u64(offset + 16).ok_or(Unparsed::TruncatedAddress)?;
-    let source_hi = bytes.u64(offset + 8).ok_or(Unparsed::TruncatedAddress)?;
+    let [first, source_hi, source_lo, destination_hi, destination_lo] =
+        bytes.u64s::<5>(offset).ok_or(Unparsed::TruncatedAddress)?;
+    let [version, .., next, hop_limit] = first.to_ne_bytes();
     if version >> 4 != 6 {
         return Err(Unparsed::BadVersion);
     }
     let source = Address { hi: source_hi, lo: source_lo };
     let destination = Address { hi: destination_hi, lo: destination_lo };
-    // It lies before the addresses, so it can be read.
-    let (next, hop_limit) = halves(bytes.u16(offset + 6).unwrap_or(0));
 
     let transport =
         if is_extension(next) { bytes.behind_extensions(next, offset + 40) } else { Transport::new(next, offset + 40) };

@@ -8,7 +8,10 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 /// What lies above the addresses.
+///
+/// Too large to be handed over in registers: there it would be one number, put together and taken apart for each packet.
 #[derive(Clone, Copy)]
+#[repr(align(32))]
 pub(super) struct Segment {
     pub protocol: Protocol,
     pub ports: Ports,

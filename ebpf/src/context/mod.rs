@@ -24,6 +24,16 @@ macro_rules! bounded_reads {
         }
 
         #[inline(always)]
+        fn u32s<const N: usize>(&self, offset: usize) -> Option<[u32; N]> {
+            self.at(offset)
+        }
+
+        #[inline(always)]
+        fn u64s<const N: usize>(&self, offset: usize) -> Option<[u64; N]> {
+            self.at(offset)
+        }
+
+        #[inline(always)]
         fn within(&self, offset: usize) -> usize {
             let mut offset = offset;
             // SAFETY: arithmetic on a register. It is written out, since the compiler knows of the bound and would leave it

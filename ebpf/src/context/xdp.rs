@@ -63,12 +63,14 @@ impl XdpFrame {
         if setting!(bytes_in_use) != 0 {
             return false;
         }
-        let told = match self.u16(12) {
-            Some(0x0800) => self.u16(16).map(|length| ETHERNET + usize::from(length)),
-            Some(0x86dd) => self.u16(18).map(|length| ETHERNET + 40 + usize::from(length)),
-            _ => None,
+        // The type of the frame, and where IPv4 and IPv6 have their lengths.
+        let Some([.., ethertype, _, of_ipv4, of_ipv6]) = self.at::<[u16; 10]>(0) else { return false };
+        let told = match u16::from_be(ethertype) {
+            0x0800 => usize::from(u16::from_be(of_ipv4)),
+            0x86dd => 40 + usize::from(u16::from_be(of_ipv6)),
+            _ => return false,
         };
-        told.is_some_and(|told| told <= self.end - self.start)
+        ETHERNET + told <= self.end - self.start
     }
 }
 

@@ -59,16 +59,28 @@ pub fn frame() -> Vec<u8> {
     frame
 }
 
-/// Has the sending program run so many times, or until a signal comes. To start it takes the kernel some milliseconds in
-/// which nothing is sent.
+/// Sends so many frames. The kernel stops before the last for any signal, also for those of its own that nobody has sent.
 pub fn send(harness: &Harness, frame: &[u8], packets: u32) -> Result<()> {
+    let runs = || harness.sent().map(|sent| sent.packets + sent.waited);
+    let last = runs()? + u64::from(packets);
+    loop {
+        let left = u32::try_from(last - runs()?)?;
+        if left == 0 || send_until_interrupted(harness, frame, left)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends so many frames, or fewer if a signal comes; `false` if one did. To start it takes the kernel some milliseconds in
+/// which nothing is sent.
+pub fn send_until_interrupted(harness: &Harness, frame: &[u8], packets: u32) -> Result<bool> {
     let mut options = TestRunOptions::new();
     options.data_in = Some(frame);
     options.repeat = packets;
     options.attrs = TestRunAttrs::new().xdp_live_frames(BATCH);
     match harness.xdp("send")?.test_run(options) {
-        Err(ProgramError::SyscallError(error)) if error.io_error.kind() == ErrorKind::Interrupted => Ok(()),
-        sent => sent.map(drop).context("sending live frames"),
+        Err(ProgramError::SyscallError(error)) if error.io_error.kind() == ErrorKind::Interrupted => Ok(false),
+        sent => sent.map(|_| true).context("sending live frames"),
     }
 }
 

@@ -17,7 +17,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::gettid;
 
-use crate::flood::{CPU, Flooded, PORT, frame, send, timed};
+use crate::flood::{CPU, Flooded, PORT, frame, send_until_interrupted, timed};
 use crate::measure::{CpuTime, Series, pin, scheduled};
 use crate::network::{INTERFACE, Lane, Sender};
 use crate::programs::{Harness, Order, Pace, Sent};
@@ -152,7 +152,7 @@ fn flood(harness: &mut Harness, time: Duration, polite_every: u64) -> Result<Flo
     harness.walk_paced(Order::Random, FLOODING_SOURCES, pace)?;
     let cpu = CpuTime::of(CPU);
     let before = cpu.now()?;
-    interrupted_after(STARTING + time, || send(harness, &frame(), u32::MAX))?;
+    interrupted_after(STARTING + time, || send_until_interrupted(harness, &frame(), u32::MAX))?;
     let worked = cpu.now()? - before;
     Ok(Flood { sent: harness.sent()?, time: now()? - start, worked })
 }

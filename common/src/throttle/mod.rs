@@ -13,11 +13,11 @@ pub use self::host::{Cell, Host, Outcome, Passage, Sighting, TableEvent, Verdict
 pub use self::slot::claim;
 
 use self::charge::{Charge, charge_bucket, charge_rule, conforms, refund};
-use self::slot::{Opened, Slot, count, open_slot, publish};
+use self::slot::{Opened, Slot, open_slot, publish};
 use self::swift::judge_swiftly;
 use crate::key::Key;
 use crate::rule::{Enforcement, MAX_RULES, Rule, RuleSpan, Size, Subject};
-use crate::table::SlotCounter;
+use crate::table::{Set, SlotCounter};
 use crate::time::{Ticks, is_alive};
 
 /// What a rule was charged, and where.
@@ -307,7 +307,15 @@ fn is_foreseen(rule: &Rule, result: Charge) -> bool {
 /// Counts a packet that passed all rules of its key.
 #[inline(always)]
 fn passed<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key) {
-    if slot.exists() && count(host, slot, SlotCounter::Passed) & 63 == 0 {
+    if let (true, Some(set)) = (slot.exists(), host.set(slot.set)) {
+        passed_in(host, set, rule, slot, key);
+    }
+}
+
+/// The same of a slot whose set is known.
+#[inline(always)]
+fn passed_in<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, key: Key) {
+    if set.count(slot.word, SlotCounter::Passed) & 63 == 0 {
         host.sight(&Sighting { rule, key, counter: SlotCounter::Passed, weight: 64 });
     }
 }
@@ -322,13 +330,21 @@ fn has_last_word<H: Host>(host: &H, rule: &Rule) -> bool {
 /// Counts a refusal, for the rule and for the key.
 #[inline(always)]
 fn refuse<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key, size: Size) {
+    if let (true, Some(set)) = (slot.exists(), host.set(slot.set)) {
+        refuse_in(host, set, rule, slot, key, size);
+    } else {
+        host.count(rule.counter, Outcome::Throttled, size);
+    }
+}
+
+/// The same with a slot whose set is known.
+#[inline(always)]
+fn refuse_in<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, key: Key, size: Size) {
     host.count(rule.counter, Outcome::Throttled, size);
-    if slot.exists() {
-        let count = count(host, slot, SlotCounter::Refused);
-        let weight = if count & 63 == 0 { 64 } else { 0 };
-        if weight != 0 || count == 1 {
-            host.sight(&Sighting { rule, key, counter: SlotCounter::Refused, weight });
-        }
+    let count = set.count(slot.word, SlotCounter::Refused);
+    let weight = if count & 63 == 0 { 64 } else { 0 };
+    if weight != 0 || count == 1 {
+        host.sight(&Sighting { rule, key, counter: SlotCounter::Refused, weight });
     }
 }
 

@@ -4,7 +4,7 @@ use super::has_last_word;
 use super::host::{Host, TableEvent};
 use crate::key::Key;
 use crate::rule::{OnFull, Rule};
-use crate::table::{Claim, Claimed, NO_SLOT, Set, SlotCounter, Tag};
+use crate::table::{Claim, Claimed, NO_SLOT, Set, Tag};
 use crate::time::Ticks;
 
 /// The slot of a key.
@@ -79,8 +79,13 @@ impl Slot {
     #[inline(always)]
     pub(super) fn of<H: Host>(host: &H, key: &Key) -> Self {
         let place = Self::yet_to_be(host, key);
-        let word = host.set(place.set).map_or(NO_SLOT, |set| host.shape().find(set, place.tag));
-        Self { word, ..place }
+        host.set(place.set).map_or(place, |set| place.found_in(host, set))
+    }
+
+    /// The same, looked for in its set.
+    #[inline(always)]
+    pub(super) fn found_in<H: Host>(self, host: &H, set: H::Set) -> Self {
+        Self { word: host.shape().find(set, self.tag), ..self }
     }
 
     /// Where the slot of a key would be that has none.
@@ -128,12 +133,6 @@ impl Slot {
 fn life_of_one(rule: &Rule, cost: u64) -> Ticks {
     // A window's end does not tell how much is in it: such keys give way to nobody before they have decayed.
     if rule.is_bucket() && cost <= rule.most { rule.token_bucket().charge(cost) } else { 0 }
-}
-
-#[inline(always)]
-pub(super) fn count<H: Host>(host: &H, slot: Slot, counter: SlotCounter) -> u8 {
-    // 2 is a count that tells of nothing.
-    host.set(slot.set).map_or(2, |set| set.count(slot.word, counter))
 }
 
 /// Takes a slot in `set` for a key whose first charge lives for `life`, or finds that another CPU has.

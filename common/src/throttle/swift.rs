@@ -6,7 +6,7 @@
 use super::charge::Charge;
 use super::host::{Host, Outcome, Passage, Verdict};
 use super::slot::{Opened, Slot};
-use super::{Charged, Hearing, charge_or_take_back, passed, refuse};
+use super::{Charged, Hearing, charge_or_take_back, passed, passed_in, refuse, refuse_in};
 use crate::limiter::Decision;
 use crate::limiter::sliding_window::{Step, Word};
 use crate::rule::{Algorithm, Enforcement, Rule, RuleSpan, Subject};
@@ -58,21 +58,23 @@ fn judge_by_one<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Option<
     let index = span.first;
     let rule = host.rule(index)?;
     let key = rule.key_of(subject);
-    let slot = Slot::of(host, &key);
+    let place = Slot::yet_to_be(host, &key);
+    let set = host.set(place.set)?;
+    let slot = place.found_in(host, set);
     if !slot.exists() && rule.is_bucket() {
         return Some(host.judge_by_bucket(span, subject, 1));
     }
-    match glance(host, rule, slot, host.now(), rule.cost_of(subject.size)) {
+    match glance(host, set, rule, slot, host.now(), rule.cost_of(subject.size)) {
         Glance::Conforms { word, from, to } => {
-            if host.set(slot.set)?.compare_exchange(word, from, to) != from {
+            if set.compare_exchange(word, from, to) != from {
                 return None;
             }
-            passed(host, rule, slot, key);
+            passed_in(host, set, rule, slot, key);
             host.count(rule.counter, Outcome::Passed, subject.size);
             Some(Verdict::Pass(Passage::FREE))
         }
         Glance::Refused => {
-            refuse(host, rule, slot, key, subject.size);
+            refuse_in(host, set, rule, slot, key, subject.size);
             Some(Verdict::Refuse(index))
         }
         Glance::Unclear => None,
@@ -85,13 +87,14 @@ fn judge_by_one<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Option<
 fn judge_by_two_buckets<H: Host>(host: &H, hearing: &mut Hearing, one: &Rule, other: &Rule) -> Option<Verdict> {
     let first = hearing.span.first;
     let size = hearing.subject.size;
-    let slot = Slot::of(host, &one.key_of(&hearing.subject));
-    let set = host.set(slot.set)?;
+    let place = Slot::yet_to_be(host, &one.key_of(&hearing.subject));
+    let set = host.set(place.set)?;
+    let slot = place.found_in(host, set);
     if one.is_swift == 0 || other.is_swift == 0 || !slot.exists() {
         return None;
     }
     let refused = |rule: &Rule, index| {
-        refuse(host, rule, slot, rule.key_of(&hearing.subject), size);
+        refuse_in(host, set, rule, slot, rule.key_of(&hearing.subject), size);
         Some(Verdict::Refuse(index))
     };
     let (word, from, to) = match glance_at_bucket(set, one, slot, hearing.now, one.cost_of(size)) {
@@ -109,7 +112,7 @@ fn judge_by_two_buckets<H: Host>(host: &H, hearing: &mut Hearing, one: &Rule, ot
         return None;
     }
     if set.compare_exchange(other_word, other_from, other_to) == other_from {
-        passed(host, other, slot, other.key_of(&hearing.subject));
+        passed_in(host, set, other, slot, other.key_of(&hearing.subject));
     } else {
         // Another CPU was faster with the second.
         *hearing.charges.get_mut(0)? = Charged { slot, charge: Charge::done(to), from, to, word, _pad: 0 };
@@ -135,7 +138,8 @@ fn look_at_all<H: Host>(host: &H, hearing: &mut Hearing) -> Option<u32> {
         if rule.opens_key != 0 {
             slot = Slot::of(host, &rule.key_of(&hearing.subject));
         }
-        match glance(host, rule, slot, hearing.now, rule.cost_of(hearing.subject.size)) {
+        let set = host.set(slot.set)?;
+        match glance(host, set, rule, slot, hearing.now, rule.cost_of(hearing.subject.size)) {
             Glance::Conforms { word, from, to } => {
                 let noted = hearing.charges.get_mut(nth as usize)?;
                 *noted = Charged { slot, charge: Charge::done(to), from, to, word, _pad: 0 };
@@ -176,8 +180,7 @@ fn charge_all<H: Host>(host: &H, hearing: &mut Hearing) -> Option<Verdict> {
 }
 
 #[inline(always)]
-fn glance<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
-    let Some(set) = host.set(slot.set) else { return Glance::Unclear };
+fn glance<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
     if rule.is_swift == 0 || !slot.exists() {
         return Glance::Unclear;
     }

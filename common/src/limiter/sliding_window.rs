@@ -8,7 +8,7 @@
 //! which never counts again: a CPU whose clock reading is still in the old window finds the seal and moves on. So the
 //! count that is weighed cannot change after it was weighed, and what passes is exact on any number of CPUs.
 //!
-//! Error bound against the definition: exact while N·T fits 62 bits in ticks (N = 1,000 with T up to 5 hours); beyond
+//! Error bound against the definition: exact while N·T fits 62 bits in ticks (N = 1,000 with T up to 39 hours); beyond
 //! that the share is rounded up to 2⁻²² at the coarsest, so that never more passes. Against a true sliding log the
 //! definition itself errs by assuming that the window before was evenly filled.
 

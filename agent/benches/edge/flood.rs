@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions};
 use common::packet::build::Frame;
 
-use crate::measure::{CpuTime, Series, pin};
+use crate::measure::{CpuTime, Series, pin, pinned};
 use crate::network::{INTERFACE, Lane, RECEIVER, RECEIVER_MAC, Sender};
 use crate::programs::{Harness, Order};
 use crate::rivals::{Holding, Limit, Per, Rival};
@@ -63,12 +63,15 @@ pub fn frame() -> Vec<u8> {
 pub fn send(harness: &Harness, frame: &[u8], packets: u32) -> Result<()> {
     let runs = || harness.sent().map(|sent| sent.packets + sent.waited);
     let last = runs()? + u64::from(packets);
-    loop {
-        let left = u32::try_from(last - runs()?)?;
-        if left == 0 || send_until_interrupted(harness, frame, left)? {
-            return Ok(());
+    // The other end takes frames where it was woken: a sender that moved to another CPU would soon be ahead of it.
+    pinned(CPU, || {
+        loop {
+            let left = u32::try_from(last - runs()?)?;
+            if left == 0 || send_until_interrupted(harness, frame, left)? {
+                return Ok(());
+            }
         }
-    }
+    })
 }
 
 /// Sends so many frames, or fewer if a signal comes; `false` if one did. To start it takes the kernel some milliseconds in

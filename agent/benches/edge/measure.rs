@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -53,6 +53,16 @@ pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
     sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("keeping to CPU {cpu}"))
+}
+
+/// Runs `work` on one CPU, and lets the thread go wherever it could before.
+pub fn pinned<T>(cpu: usize, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let this = Pid::from_raw(0);
+    let before = sched_getaffinity(this).context("asking where this thread may run")?;
+    pin(cpu)?;
+    let result = work();
+    sched_setaffinity(this, &before).context("letting this thread go")?;
+    result
 }
 
 /// What this thread has worked: time in which others had its processor is not counted.

@@ -30,6 +30,15 @@ struct ByPath {
 pub fn release(pin: &Path) -> io::Result<()> {
     // What cannot be let go of at once, goes with its pin.
     let _ = detach(pin);
+    remove(pin)
+}
+
+/// Takes a pin of whatever kind away. One that is not there is not missed.
+///
+/// # Errors
+///
+/// When it cannot be removed.
+pub fn remove(pin: &Path) -> io::Result<()> {
     match std::fs::remove_file(pin) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

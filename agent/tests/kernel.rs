@@ -7,11 +7,12 @@ mod hooks;
 mod memory;
 #[path = "kernel/prefixes.rs"]
 mod prefixes;
+#[path = "kernel/two_cpus.rs"]
+mod two_cpus;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 use aya::programs::TestRunOptions;
 use common::event::Event;
@@ -52,12 +53,12 @@ fn main() {
             },
         ));
         trials.push(Trial::test(format!("two_cpus_on_one_key_of_a_{algorithm}_pass_what_it_allows"), move || {
-            hammer(algorithm);
+            two_cpus::hammer(algorithm);
             Ok(())
         }));
     }
     trials.push(Trial::test("two_cpus_that_meet_new_sources_at_once_pass_one_burst_each", || {
-        new_sources();
+        two_cpus::new_sources();
         Ok(())
     }));
     trials.push(Trial::test("sixteen_rules_on_a_packet_load_and_seventeen_are_refused", || {
@@ -67,7 +68,7 @@ fn main() {
     let others: [(&str, fn()); 8] = [
         ("a_source_is_held_to_what_the_longest_prefix_around_it_says", prefixes::classes),
         ("a_refused_source_is_told_of_at_once_and_then_once_a_second", told_once_a_second),
-        ("two_cpus_that_refuse_one_source_at_once_tell_of_it_once", told_by_one_cpu),
+        ("two_cpus_that_refuse_one_source_at_once_tell_of_it_once", two_cpus::told_by_one_cpu),
         ("the_verifier_is_done_well_before_it_gives_up", budget),
         ("answers_of_both_hooks_are_those_of_the_function", answers),
         ("what_is_detached_holds_nothing_from_that_moment_on", hooks::released),
@@ -185,92 +186,6 @@ fn differential(algorithm: &str) {
         passed += u32::from(verdict == XDP_PASS);
     }
     assert!((10_000..90_000).contains(&passed), "{algorithm}: {passed} passed: too one-sided to tell anything");
-}
-
-/// Runs `work` on two threads, each on a CPU of its own.
-fn on_two_cpus(work: impl Fn(usize) + Sync) {
-    std::thread::scope(|scope| {
-        for cpu in 0..2 {
-            let work = &work;
-            scope.spawn(move || {
-                let mut set = nix::sched::CpuSet::new();
-                set.set(cpu).unwrap();
-                nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).unwrap();
-                work(cpu);
-            });
-        }
-    });
-}
-
-/// For five seconds, two CPUs at once: round by round at instants that the test gives, where what is allowed is known
-/// exactly and nothing depends on when a thread happens to run.
-fn hammer(algorithm: &str) {
-    let count = 500u64;
-    let mut image = image(&format!("[[limit]]\nname = \"a\"\nrate = \"{count}/250ms\"\nalgorithm = \"{algorithm}\"\n"));
-    image.settings.given_clock = 1;
-    let pins = Pins::new();
-    let datapath = std::sync::RwLock::new(load(&image, &pins));
-    let frame = frame(1, 20);
-    let barrier = std::sync::Barrier::new(2);
-    let is_over = std::sync::atomic::AtomicBool::new(false);
-    let start = Instant::now();
-    on_two_cpus(|cpu| {
-        for round in 1.. {
-            if cpu == 0 {
-                is_over.store(start.elapsed().as_secs() >= 5, Ordering::SeqCst);
-                // Far enough on that all that was passed has left every window.
-                let runtime = Runtime { nanoseconds: round * 1_000_000_000, ..Runtime::default() };
-                datapath.write().unwrap().set_runtime(runtime).unwrap();
-            }
-            barrier.wait();
-            if is_over.load(Ordering::SeqCst) {
-                break;
-            }
-            run(&datapath.read().unwrap(), &frame, 2 * count as u32);
-            barrier.wait();
-            if cpu == 0 {
-                let counters = datapath.read().unwrap().counters().unwrap();
-                let passed: u64 = counters.iter().map(|row| row.passed.packets).sum();
-                let allowed = round * count;
-                assert!(passed <= allowed, "{algorithm}: {passed} passed of {allowed} in round {round}");
-                assert!(
-                    passed * 100 >= allowed * 99,
-                    "{algorithm}: only {passed} of {allowed} passed in round {round}"
-                );
-            }
-        }
-    });
-}
-
-fn new_sources() {
-    // One packet a day, and a million sources that both CPUs meet at the same instant.
-    let mut image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
-    let sources = 1_000_000u32;
-    image.settings.shape.sets = sources;
-    let pins = Pins::new();
-    let datapath = load(&image, &pins);
-    let turn = [const { AtomicU32::new(0) }; 2];
-    on_two_cpus(|cpu| {
-        for source in 1..=sources {
-            let frame = frame(source, 20);
-            // In step, to within the time of a system call.
-            turn[cpu].store(source, Ordering::SeqCst);
-            while turn[1 - cpu].load(Ordering::SeqCst) < source {
-                std::hint::spin_loop();
-            }
-            run(&datapath, &frame, 1);
-        }
-    });
-    let counters = datapath.counters().unwrap();
-    let passed: u64 = counters.iter().map(|row| row.passed.packets).sum();
-    let throttled: u64 = counters.iter().map(|row| row.throttled.packets).sum();
-    let table = datapath.table_counters().unwrap();
-    assert_eq!(passed + throttled, 2 * u64::from(sources));
-    // Sets that are full let new keys pass uncounted by this policy, and keys as busy give way: each is counted.
-    let excused = table.full_passed + table.evicted;
-    assert!(passed <= u64::from(sources) + excused, "{passed} passed, {excused} excused");
-    assert!(passed + table.contended >= u64::from(sources), "{passed} passed, {} contended", table.contended);
-    assert!(excused * 100 < u64::from(sources), "{excused} of {sources} found no room of their own");
 }
 
 fn many_rules() {
@@ -413,24 +328,6 @@ fn told_once_a_second() {
     run(&datapath, &frame(2, 20), 2);
     assert_eq!(datapath.events().drain().len(), 1);
     assert_eq!(datapath.events().newly_lost().unwrap(), 0);
-}
-
-fn told_by_one_cpu() {
-    let mut image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
-    image.settings.given_clock = 1;
-    let pins = Pins::new();
-    let mut datapath = load(&image, &pins);
-    // A source that nobody has seen, and the same once it is known.
-    for round in 0..200 {
-        datapath.set_runtime(Runtime { nanoseconds: (round + 1) * 2 * Event::INTERVAL, ..Runtime::default() }).unwrap();
-        let barrier = std::sync::Barrier::new(2);
-        on_two_cpus(|_| {
-            barrier.wait();
-            run(&datapath, &frame(1 + round as u32 / 2, 20), 1_000);
-        });
-        let told = datapath.events().drain();
-        assert_eq!(told.len(), 1, "in round {round}: {told:?}");
-    }
 }
 
 /// The fields of `__sk_buff` that a test gives and takes: 192 bytes of it.

@@ -287,7 +287,7 @@ fn take_over(program: &mut Xdp, pin: &Path) -> Option<FdLink> {
     let link = program.attach_to_link(link).and_then(|id| program.take_link(id)).ok();
     if link.is_none() {
         // The interface it was for is gone, and with it the link: its name is free for a new one.
-        let _ = std::fs::remove_file(pin);
+        let _ = crate::link::release(pin);
     }
     FdLink::try_from(link?).ok()
 }

@@ -198,10 +198,5 @@ impl PinDirectory {
 }
 
 pub(super) fn remove(path: &Path) -> Result<(), LoadError> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(LoadError::Unpin { path: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
+    link::remove(path).map_err(|source| LoadError::Unpin { path: path.to_owned(), source })
 }

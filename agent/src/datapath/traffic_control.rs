@@ -14,6 +14,7 @@ use common::packet::Direction;
 use thiserror::Error;
 
 use super::error::errno;
+use crate::link;
 
 /// Where our filter is among those of a device: before all others, by a handle of our own.
 const PRIORITY: u16 = 1;
@@ -99,7 +100,7 @@ fn take_over(program: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
     let link = program.attach_to_link(link).and_then(|id| program.take_link(id)).ok();
     if link.is_none() {
         // The device it was for is gone, and with it the link: its name is free for a new one.
-        let _ = std::fs::remove_file(pin);
+        let _ = link::release(pin);
     }
     FdLink::try_from(link?).ok()
 }

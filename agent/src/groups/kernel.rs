@@ -96,10 +96,7 @@ pub fn release(pins: &Path) -> Result<(), GroupsError> {
         release_link(&pins.join(format!("link-{name}")))?;
     }
     for pin in SHARED_MAPS.map(|name| pins.join(name)) {
-        match fs::remove_file(&pin) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(unpin(&pin, &source)),
-            _ => {}
-        }
+        link::remove(&pin).map_err(|source| unpin(&pin, &source))?;
     }
     // Somebody else's files keep the directory; that is not our failure.
     let _ = fs::remove_dir(pins);

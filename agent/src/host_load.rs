@@ -6,6 +6,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long room lasts unless it is renewed: elastic limits hold this long after the agent's end. Four of the agent's
+/// periods, so that a late one takes nothing away.
+pub const ROOM: Duration = Duration::from_secs(2);
 
 /// What the host's CPUs did between two samples.
 #[derive(Clone, Copy, Debug, PartialEq)]

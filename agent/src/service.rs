@@ -18,7 +18,7 @@ use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
 use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, LoadError, PinDirectory, PinLock};
 use crate::events::Event;
-use crate::host_load::{HostLoad, RoomDecision};
+use crate::host_load::{HostLoad, ROOM, RoomDecision};
 use crate::stats::{
     BanStatus, BansRow, Counted, InterfaceStatus, Live, Reader, Status, View, ViewQuery, monotonic_nanoseconds,
     seconds_until,
@@ -227,7 +227,7 @@ impl Service {
             bypass,
             bans: in_force.bans.len() as u64,
             groups: Vec::new(),
-            has_room: in_force.is_elastic().then_some(in_force.runtime.has_room != 0),
+            has_room: in_force.is_elastic().then_some(in_force.runtime.room_until > monotonic_nanoseconds()),
             notes: in_force.notes(),
             ..Status::default()
         })
@@ -368,7 +368,8 @@ impl InForce {
         // A host that cannot be looked at has nothing to spare.
         let sample = self.load.as_mut().and_then(|load| load.sample().ok());
         let has_room = sample.is_some_and(|sample| self.room.decide(&sample));
-        self.tell(Runtime { has_room: u32::from(has_room), ..self.runtime })
+        let room_until = if has_room { monotonic_nanoseconds() + ROOM.as_nanos() as u64 } else { 0 };
+        self.tell(Runtime { room_until, ..self.runtime })
     }
 
     fn ban(&mut self, orders: &[(PrefixKey, u64)]) -> Result<(), LoadError> {

@@ -293,10 +293,11 @@ fn elastic() {
     let mut datapath = load(&image, &pins);
     let nanoseconds = 3_600_000_000_000;
     let mut passed = 0;
-    for (has_room, expected) in [(0, 10), (1, 30), (0, 30)] {
-        datapath.set_runtime(Runtime { nanoseconds, has_room, ..Runtime::default() }).unwrap();
+    // Room ends at its instant, not after it.
+    for (room_until, expected) in [(0, 10), (nanoseconds - 1, 10), (nanoseconds, 10), (nanoseconds + 1, 30), (0, 30)] {
+        datapath.set_runtime(Runtime { nanoseconds, room_until, ..Runtime::default() }).unwrap();
         passed += (0..100).filter(|_| run(&datapath, &frame(1, 20), 1) == XDP_PASS).count();
-        assert_eq!(passed, expected, "has_room = {has_room}");
+        assert_eq!(passed, expected, "room until {room_until} at {nanoseconds}");
     }
     let over: u64 = datapath.counters().unwrap().iter().map(|row| row.over.packets).sum();
     assert_eq!(over, 20);

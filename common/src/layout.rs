@@ -30,7 +30,7 @@ no_padding!(PortSpans: [u32; 6]);
 no_padding!(PrefixRoot: u64, [u32; 4]);
 no_padding!(PrefixRoots: [PrefixRoot; 2]);
 no_padding!(Line: [u64; LINE_WORDS]);
-no_padding!(Runtime: u32, u32, u64);
+no_padding!(Runtime: u64, u32, u32, u64);
 no_padding!(Traffic: u64, u64);
 no_padding!(Counters: Traffic, Traffic, Traffic, Traffic);
 no_padding!(TableCounters: [u64; 5]);

@@ -192,10 +192,13 @@ impl PortSpans {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Runtime {
-    /// 1: the host has room, and elastic limits may give more than their rate.
-    pub has_room: u32,
+    /// The instant of `bpf_ktime_get_ns` before which elastic limits may pass more than their rate. The agent renews it
+    /// while the host has room; 0 is none.
+    pub room_until: u64,
     /// Number of prefixes that are banned; 0 spares the packet the look-up.
     pub bans: u32,
+    /// Always 0.
+    pub _pad: u32,
     /// The clock in nanoseconds where [`Settings::given_clock`] is set.
     pub nanoseconds: u64,
 }

@@ -136,10 +136,14 @@ fn an_elastic_limit_gives_more_only_while_there_is_room() {
     in_one_slot(&mut rules);
     let memory = Memory::new(rules, 16, 4, 0);
     assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 100);
-    memory.room.store(1, SeqCst);
+    let now = memory.clock.load(SeqCst);
+    memory.room_until.store(now, SeqCst);
+    assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 0);
+    memory.room_until.store(now + 1, SeqCst);
     assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 200);
     assert_eq!(memory.counted(Outcome::Over), 200);
-    memory.room.store(0, SeqCst);
+    // Nobody has renewed it.
+    memory.clock.store(now + 1, SeqCst);
     assert_eq!((0..1_000).filter(|_| pass(&memory, &source(1))).count(), 0);
 }
 

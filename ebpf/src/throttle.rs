@@ -8,7 +8,7 @@ use common::key::{HashSeed, Key};
 use common::rule::{Algorithm, Rule, RuleSpan, Size, Subject};
 use common::table::{Claim, Claimed, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
 use common::throttle::{self, Cell, Hearing, Host, Outcome, Passage, Ruling, Sighting, TableEvent, Verdict};
-use common::time::{TickScale, Ticks};
+use common::time::{TickScale, Ticks, is_alive};
 
 use crate::atomics;
 use crate::maps::{COUNTERS, HEARING, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting};
@@ -220,8 +220,9 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn has_room(&self) -> bool {
-        setting!(elastic_in_use) != 0 && RUNTIME.get(0).is_some_and(|runtime| runtime.has_room != 0)
+    fn has_room(&self, now: Ticks) -> bool {
+        setting!(elastic_in_use) != 0
+            && RUNTIME.get(0).is_some_and(|runtime| is_alive(Self::ticks(runtime.room_until), now))
     }
 
     #[inline(always)]

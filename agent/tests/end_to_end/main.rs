@@ -3,6 +3,7 @@
 mod actions;
 mod bans;
 mod cluster;
+mod elastic;
 mod escalation;
 mod events;
 mod flood;
@@ -43,6 +44,7 @@ fn main() {
     let rooms = [
         limits::TESTS,
         keys::TESTS,
+        elastic::TESTS,
         hooks::TESTS,
         actions::TESTS,
         bans::TESTS,

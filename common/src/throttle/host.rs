@@ -49,8 +49,8 @@ pub trait Host: Sized {
     fn runs(&self, rule: &Rule, algorithm: Algorithm) -> bool {
         self.may_run(algorithm) && rule.is(algorithm)
     }
-    /// Whether elastic limits may give more than their rate at this moment.
-    fn has_room(&self) -> bool;
+    /// Whether elastic limits may pass more than their rate at `now`.
+    fn has_room(&self, now: Ticks) -> bool;
     /// Counts a frame under `outcome` of the counters at `counter`.
     fn count(&self, counter: u32, outcome: Outcome, size: Size);
     /// Counts something that befell the table.

@@ -147,7 +147,7 @@ pub fn judge_by_bucket<H: Host>(host: &H, index: u32, subject: &Subject, is_new:
     let mut departure = Passage::AT_ONCE;
     if open.slot.exists() {
         let result = charge_bucket(host, rule, open.slot, now, cost);
-        is_marked = settle(host, rule, &mut open, result, size);
+        is_marked = settle(host, rule, &mut open, result, now, size);
         if is_foreseen(rule, result) {
             host.foresee(rule, &key, size);
         }
@@ -205,7 +205,7 @@ pub fn look<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
     let cost = rule.cost_of(hearing.subject.size);
     // A key without a slot has its whole allowance.
     let conforms = if slot.exists() { conforms(host, rule, slot, hearing.now, cost) } else { cost <= rule.most };
-    if conforms || !has_last_word(host, rule) {
+    if conforms || !has_last_word(host, rule, hearing.now) {
         return true;
     }
     refuse(host, rule, slot, rule.key_of(&hearing.subject), hearing.subject.size);
@@ -240,7 +240,7 @@ pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
     let mut result = Charge::REFUSED;
     if slot.exists() {
         result = charge_rule(host, rule, slot, hearing.now, cost);
-        let is_marked = settle(host, rule, &mut hearing.open, result, hearing.subject.size);
+        let is_marked = settle(host, rule, &mut hearing.open, result, hearing.now, hearing.subject.size);
         if is_marked != 0 && hearing.marked_by == Passage::UNMARKED {
             hearing.marked_by = hearing.span.first + nth;
         }
@@ -281,12 +281,12 @@ pub fn conclude<H: Host>(host: &H, hearing: &Hearing, nth: u32) {
 /// Turns what came of a charge into whether the packet is refused, and counts what passes all the same. Returns 1 if
 /// that is to be marked.
 #[inline(always)]
-fn settle<H: Host>(host: &H, rule: &Rule, open: &mut Opened, result: Charge, size: Size) -> u32 {
+fn settle<H: Host>(host: &H, rule: &Rule, open: &mut Opened, result: Charge, now: Ticks, size: Size) -> u32 {
     if result == Charge::LOST {
         host.note(TableEvent::Contended);
         open.is_refused = u32::from(rule.may_refuse());
     } else if result == Charge::REFUSED {
-        if has_last_word(host, rule) {
+        if has_last_word(host, rule, now) {
             open.is_refused = 1;
         } else if rule.enforcement == Enforcement::Observe as u8 {
             host.count(rule.counter, Outcome::WouldThrottle, size);
@@ -322,9 +322,9 @@ fn passed_in<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, key: Key) 
 
 /// Whether a refusal by this rule refuses the packet.
 #[inline(always)]
-fn has_last_word<H: Host>(host: &H, rule: &Rule) -> bool {
+fn has_last_word<H: Host>(host: &H, rule: &Rule, now: Ticks) -> bool {
     rule.enforcement == Enforcement::Enforce as u8
-        || (rule.enforcement == Enforcement::Elastic as u8 && !host.has_room())
+        || (rule.enforcement == Enforcement::Elastic as u8 && !host.has_room(now))
 }
 
 /// Counts a refusal, for the rule and for the key.

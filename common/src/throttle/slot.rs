@@ -47,7 +47,7 @@ pub(super) fn open_slot<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, 
 /// A slot for a key that has none.
 #[inline(always)]
 fn make_room<H: Host>(host: &H, rule: &Rule, mut slot: Slot, now: Ticks, cost: u64) -> Opened {
-    if cost > rule.most && has_last_word(host, rule) {
+    if cost > rule.most && has_last_word(host, rule, now) {
         return Opened { slot, is_reserved: 0, is_refused: 1 };
     }
     let mut claim = host.claim(slot.set, slot.tag, now, life_of_one(rule, cost));

@@ -4,7 +4,7 @@ use common::key::HashSeed;
 use common::rule::{Rule, Size};
 use common::table::{Set, Shape, SlotCounter};
 use common::throttle::{Cell, Hearing, Host, Outcome, Sighting, TableEvent};
-use common::time::Ticks;
+use common::time::{Ticks, is_alive};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 pub struct Memory {
@@ -14,7 +14,8 @@ pub struct Memory {
     pub shape: Shape,
     pub ring_words: u32,
     pub clock: AtomicU64,
-    pub room: AtomicU64,
+    /// Ticks, as [`Memory::clock`].
+    pub room_until: AtomicU64,
     pub counts: [AtomicU64; 4],
     pub events: [AtomicU64; 5],
 }
@@ -35,7 +36,7 @@ impl Memory {
             shape,
             ring_words,
             clock: AtomicU64::new(1 << 40),
-            room: AtomicU64::new(0),
+            room_until: AtomicU64::new(0),
             counts: Default::default(),
             events: Default::default(),
         }
@@ -142,8 +143,8 @@ impl<'m> Host for &'m Memory {
     fn hearing(&self) -> Option<Box<Hearing>> {
         Some(Box::default())
     }
-    fn has_room(&self) -> bool {
-        self.room.load(SeqCst) != 0
+    fn has_room(&self, now: Ticks) -> bool {
+        is_alive(self.room_until.load(SeqCst), now)
     }
     fn count(&self, _counter: u32, outcome: Outcome, _size: Size) {
         self.counts[outcome as usize].fetch_add(1, SeqCst);

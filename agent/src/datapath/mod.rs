@@ -1,4 +1,5 @@
-//! The only user of aya: loads a policy into the kernel, attaches it, and reads back what came of it.
+//! Loads a policy into the kernel through aya, attaches it, and reads its counters and state. Process groups have an object
+//! and a loader of their own, in `groups/kernel.rs`.
 //!
 //! A policy is a program of its own, with its own read-only maps; what outlives a policy (the table of sources, the
 //! rings, the sightings) is shared by all programs through pins in bpffs. Replacing a policy is therefore one atomic

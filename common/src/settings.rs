@@ -11,8 +11,11 @@ use crate::rule::RuleSpan;
 use crate::table::Shape;
 use crate::time::TickScale;
 
-/// Rows of [`Settings::spans`]: protocols times kinds of packet.
-pub const SPANS: usize = 12;
+/// Rows of [`Settings::spans`]: protocols times kinds of packet, and [`HIDDEN_SPAN`].
+pub const SPANS: usize = 13;
+
+/// The row for packets whose protocol is hidden: the limits of every protocol.
+pub const HIDDEN_SPAN: usize = 12;
 
 /// The constants of a loaded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +63,8 @@ pub struct Settings {
     pub mark_in_use: u32,
     /// 1: some limit shapes.
     pub shape_in_use: u32,
-    /// Always 0.
-    pub _pad: u32,
+    /// 1: packets whose protocol is hidden are refused, since no one span holds all their limits.
+    pub refuse_hidden: u32,
     /// How many answers are sent at most.
     pub answers: AnswerBucket,
     /// Where the search for what prefixes say begins.
@@ -94,7 +97,7 @@ impl Settings {
         reject_in_use: 0,
         mark_in_use: 0,
         shape_in_use: 0,
-        _pad: 0,
+        refuse_hidden: 0,
         answers: AnswerBucket { emission: 1, tolerance: 0, burst: 0 },
         prefixes: PrefixRoots::NONE,
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],
@@ -156,6 +159,7 @@ pub const fn span_index(protocol: Protocol, kind: Kind) -> usize {
         Protocol::Udp => 3,
         Protocol::Icmp => 6,
         Protocol::Other => 9,
+        Protocol::Hidden => return HIDDEN_SPAN,
     };
     protocol
         + match kind {

@@ -38,6 +38,9 @@ pub fn classify(
     if entry.has(PrefixEntry::UNLIMITED) {
         return Err(Bypass::Unlimited);
     }
+    if setting!(refuse_hidden) != 0 && packet.protocol == Protocol::Hidden {
+        return Err(Bypass::Malformed);
+    }
     let local_port = packet.local_port_or_0(direction);
     let mut span = span(packet, local_port).ok_or(Bypass::Unlimited)?;
     if span.count == 0 {

@@ -18,7 +18,7 @@ use common::counters::BYPASS_ROWS;
 use common::packet::{Depth, Direction, Kind, Protocol};
 use common::prefix::MAX_CLASSES;
 use common::rule::{MAX_RULES, Rule, RuleSpan};
-use common::settings::{AnswerBucket, Mark, SPANS, Settings, span_index};
+use common::settings::{AnswerBucket, HIDDEN_SPAN, Mark, SPANS, Settings, span_index};
 use common::table::Shape;
 use common::time::TickScale;
 use thiserror::Error;
@@ -138,6 +138,10 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         }
     }
     let ports = spans::ports(&limits, direction, &mut rows, &table)?;
+    let hidden = spans::hidden(&limits, direction, config.agent.mode);
+    if let Some(all) = &hidden {
+        table[HIDDEN_SPAN] = rows.span(all, || "packet with a hidden protocol".to_owned())?;
+    }
     let (rules_of_one, catalogue, most_rules) = rows.finish()?;
     let rules_per_grade = rules_of_one.len() as u32;
     let rules: Vec<Rule> = grades
@@ -173,6 +177,7 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         reject_in_use: in_use(|action| action == Action::Reject),
         mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
         shape_in_use: in_use(|action| action == Action::Shape),
+        refuse_hidden: u32::from(hidden.is_none()),
         answers: AnswerBucket::new(scale),
         prefixes: prefixes.roots,
         spans: table,

@@ -36,6 +36,15 @@ pub fn applying(
         .collect()
 }
 
+/// The limits that a packet may come under whose protocol and ports are hidden: all. `None` if no packet can be held to
+/// all of them, since they have too many rules or count by the port.
+pub fn hidden(limits: &[(usize, &Limit)], direction: Direction, mode: Mode) -> Option<Vec<usize>> {
+    let own = || (0..limits.len()).filter(|nth| limits[*nth].1.direction == direction);
+    let rules: usize = own().map(|nth| rules::parts(limits[nth].1, mode).len()).sum();
+    let needs_port = own().any(|nth| limits[nth].1.key.has_port());
+    (rules <= MAX_RULES as usize && !needs_port).then(|| own().collect())
+}
+
 fn matches(limit: &Limit, protocol: Protocol, kind: Kind) -> bool {
     let of_protocol = match limit.protocol {
         ProtocolFilter::Any => true,

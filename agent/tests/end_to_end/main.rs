@@ -8,6 +8,7 @@ mod escalation;
 mod events;
 mod flood;
 mod foreign;
+mod fragments;
 mod hooks;
 mod keys;
 mod life;
@@ -52,6 +53,7 @@ fn main() {
         events::TESTS,
         top::TESTS,
         flood::TESTS,
+        fragments::TESTS,
         life::TESTS,
         reload::TESTS,
         survive::TESTS,

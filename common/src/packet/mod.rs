@@ -1,8 +1,9 @@
 //! From bytes to what a limit asks of a packet: whose it is, and what kind.
 //!
 //! Invariant: nothing passes a limit by being hard to parse. The address is taken from the IP header before anything
-//! above it is looked at, and what lies above and cannot be read only makes the packet one without ports. Each way to
-//! fail has a name ([`Unparsed`]) and one verdict ([`Unparsed::disposition`]).
+//! above it is looked at. A packet whose ports or flags are cut off or come in a later fragment is refused; one whose
+//! protocol is hidden is held to the limits of every protocol. Each way to fail has a name ([`Unparsed`]) and one verdict
+//! ([`Unparsed::disposition`]).
 //!
 //! The parser runs in the kernel's verifier: offsets are bounded by a compare, loops by a constant.
 
@@ -139,8 +140,10 @@ pub enum Protocol {
     Udp,
     /// ICMP and ICMPv6.
     Icmp,
-    /// Everything else, and what cannot be told.
+    /// Everything else.
     Other,
+    /// Any of them: extension headers hide which. Such a packet is held to the limits of all.
+    Hidden,
 }
 
 /// What a packet is the beginning of.
@@ -236,7 +239,7 @@ impl Packet {
         let length = match self.protocol {
             Protocol::Tcp => u32::from(bytes.u16(transport + 12).unwrap_or(0) >> 12) * 4,
             Protocol::Udp => 8,
-            Protocol::Icmp | Protocol::Other => 0,
+            Protocol::Icmp | Protocol::Other | Protocol::Hidden => 0,
         };
         u32::from(self.transport_offset) + length
     }
@@ -252,7 +255,7 @@ impl Packet {
     }
 }
 
-/// Why nothing is known of a frame, not even whose it is.
+/// Why no limit can be applied to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unparsed {
     /// Not IP: ARP, LLDP, spanning tree. Limits are on addresses it does not have.
@@ -265,6 +268,12 @@ pub enum Unparsed {
     TooManyTags,
     /// It says it is IP of one version, and its header says otherwise: the host's own stack would drop it.
     BadVersion,
+    /// The TCP or UDP header cannot be read where ports or flags decide: the host's own stack would drop it.
+    TruncatedTransport,
+    /// A first fragment that ends before its transport header does (RFC 1858, RFC 7112).
+    TinyFragment,
+    /// A later fragment that begins within the TCP header (RFC 3128).
+    OverlappingFragment,
 }
 
 /// What is done with a frame that is not parsed.
@@ -283,7 +292,13 @@ impl Unparsed {
     pub const fn disposition(self) -> Disposition {
         match self {
             Self::NotIp => Disposition::Pass,
-            Self::TruncatedLink | Self::TruncatedAddress | Self::TooManyTags | Self::BadVersion => Disposition::Refuse,
+            Self::TruncatedLink
+            | Self::TruncatedAddress
+            | Self::TooManyTags
+            | Self::BadVersion
+            | Self::TruncatedTransport
+            | Self::TinyFragment
+            | Self::OverlappingFragment => Disposition::Refuse,
         }
     }
 }

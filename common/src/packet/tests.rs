@@ -28,7 +28,7 @@ fn v6() -> Frame {
 /// Which limits hold a frame: those on ports, those on its protocol only, or those on addresses only.
 #[test]
 fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
-    use Protocol::{Icmp, Other, Tcp, Udp};
+    use Protocol::{Hidden, Icmp, Other, Tcp, Udp};
     let fragment = MoreFragments::Yes;
     let table: Vec<(&str, Frame, Protocol, Option<Ports>)> = vec![
         ("udp", v4().udp(9, 53, b""), Udp, ports(9, 53)),
@@ -44,12 +44,11 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
             ports(9, 53),
         ),
         ("ipv4 options", Frame::ethernet().ipv4_with_options(V4, V4_TO, 10).udp(9, 53, b""), Udp, ports(9, 53)),
-        ("first fragment", v4().fragment(0, fragment).udp(9, 53, b""), Udp, ports(9, 53)),
+        ("first fragment", v4().fragment(0, fragment).udp(9, 53, &[0; 16]), Udp, ports(9, 53)),
         ("later fragment", v4().fragment(1, fragment).udp(9, 53, b""), Udp, None),
         ("last fragment", v4().fragment(100, MoreFragments::No).tcp(9, 80, SYN, b""), Tcp, None),
         ("gre", v4().payload(47, &[0; 40]), Other, None),
         ("sctp", v4().payload(132, &[0; 40]), Other, None),
-        ("udp without a header", v4().payload(17, b"ab"), Udp, None),
         ("ipv6 udp", v6().udp(9, 53, b""), Udp, ports(9, 53)),
         ("ipv6 tcp", v6().tcp(9, 80, ACK, b""), Tcp, ports(9, 80)),
         ("ipv6 in vlan", Frame::ethernet().vlan(5).ipv6(V6, V6_TO).udp(9, 53, b""), Udp, ports(9, 53)),
@@ -62,7 +61,14 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
         ("authentication", v6().extension(51, &[4; 23]).udp(9, 53, b""), Udp, ports(9, 53)),
         ("encrypted", v6().payload(50, &[0; 40]), Other, None),
         ("no next header", v6(), Other, None),
-        ("ipv6 first fragment", v6().fragment(0, fragment).udp(9, 53, b""), Udp, ports(9, 53)),
+        ("ipv6 first fragment", v6().fragment(0, fragment).udp(9, 53, &[0; 16]), Udp, ports(9, 53)),
+        ("ipv6 atomic fragment", v6().fragment(0, MoreFragments::No).tcp(9, 80, SYN, b""), Tcp, ports(9, 80)),
+        (
+            "ipv6 later fragment behind options",
+            v6().fragment(1, fragment).empty_extension(60).udp(9, 53, b""),
+            Hidden,
+            None,
+        ),
         ("ipv6 later fragment", v6().fragment(8, fragment).udp(9, 53, b""), Udp, None),
         (
             "a chain of all",
@@ -71,7 +77,7 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
                 .empty_extension(43)
                 .fragment(0, fragment)
                 .extension(51, &[4; 23])
-                .tcp(9, 80, ACK, b""),
+                .tcp(9, 80, ACK, &[0; 16]),
             Tcp,
             ports(9, 80),
         ),
@@ -81,8 +87,8 @@ fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
             Udp,
             ports(9, 53),
         ),
-        ("a chain too long", (0..9).fold(v6(), |frame, _| frame.empty_extension(60)).udp(9, 53, b""), Other, None),
-        ("an extension beyond the frame", v6().extension(60, &[200; 7]), Other, None),
+        ("a chain too long", (0..9).fold(v6(), |frame, _| frame.empty_extension(60)).udp(9, 53, b""), Hidden, None),
+        ("an extension beyond the frame", v6().extension(60, &[200; 7]), Hidden, None),
     ];
     for (name, frame, protocol, ports) in table {
         let packet = read(&frame.build()).unwrap_or_else(|unparsed| panic!("{name}: {unparsed:?}"));
@@ -117,6 +123,71 @@ fn what_has_no_address_has_one_verdict_each() {
         assert_eq!(read(&frame), Err(unparsed));
         assert_eq!(unparsed.disposition(), disposition);
     }
+}
+
+/// A frame whose IP header tells of `payload` bytes after it, whatever follows.
+fn told(mut frame: Vec<u8>, payload: u16) -> Vec<u8> {
+    if frame[14] >> 4 == 4 {
+        frame[16..18].copy_from_slice(&payload.wrapping_add(20).to_be_bytes());
+    } else {
+        frame[18..20].copy_from_slice(&payload.to_be_bytes());
+    }
+    frame
+}
+
+#[test]
+fn a_fragment_that_hides_ports_or_flags_is_refused() {
+    use Unparsed::{OverlappingFragment, TinyFragment};
+    let (more, last) = (MoreFragments::Yes, MoreFragments::No);
+    let v4_first = |length: u16| told(v4().fragment(0, more).tcp(9, 80, SYN, &[0; 40]).build(), length);
+    let v6_first = |length: u16| told(v6().fragment(0, more).tcp(9, 80, SYN, &[0; 40]).build(), 8 + length);
+    let options =
+        |length: u16| told(v6().fragment(0, more).empty_extension(60).tcp(9, 80, SYN, &[0; 40]).build(), 8 + length);
+    let v4_udp = |length: u16| told(v4().fragment(0, more).udp(9, 53, &[0; 40]).build(), length);
+    for (name, frame, expected) in [
+        ("8 bytes of tcp", v4_first(8), Some(TinyFragment)),
+        ("16 bytes", v4_first(16), Some(TinyFragment)),
+        ("23, of which hosts keep 16", v4_first(23), Some(TinyFragment)),
+        ("24 bytes", v4_first(24), None),
+        ("none at all", v4_first(0), Some(TinyFragment)),
+        (
+            "a length within the IP header",
+            told(v4().fragment(0, more).tcp(9, 80, SYN, b"").build(), 0xfff0),
+            Some(TinyFragment),
+        ),
+        ("ipv6, 8 bytes", v6_first(8), Some(TinyFragment)),
+        ("ipv6, 16 bytes", v6_first(16), Some(TinyFragment)),
+        ("ipv6, 24 bytes", v6_first(24), None),
+        ("ipv6, options alone", options(8), Some(TinyFragment)),
+        ("ipv6, options and 8 bytes", options(16), Some(TinyFragment)),
+        ("ipv6, options and 24 bytes", options(32), None),
+        ("ipv6, ends within its options", options(0), Some(TinyFragment)),
+        ("udp without the dns header", v4_udp(8), Some(TinyFragment)),
+        ("udp with it", v4_udp(24), None),
+        ("over the flags", v4().fragment(1, more).payload(6, &[0; 16]).build(), Some(OverlappingFragment)),
+        ("the last, over the flags", v4().fragment(1, last).payload(6, &[0; 16]).build(), Some(OverlappingFragment)),
+        ("behind the flags", v4().fragment(2, last).payload(6, &[0; 16]).build(), None),
+        ("ipv6, over the flags", v6().fragment(1, last).payload(6, &[0; 16]).build(), Some(OverlappingFragment)),
+        ("ipv6, behind the flags", v6().fragment(2, last).payload(6, &[0; 16]).build(), None),
+        ("a later fragment of udp", v4().fragment(1, last).payload(17, &[0; 16]).build(), None),
+    ] {
+        assert_eq!(read(&frame).err(), expected, "{name}");
+    }
+    // Without a limit on requests the ports are enough.
+    assert!(parse(v4_udp(8).as_slice(), Link::Ethernet, Depth::Ports).is_ok());
+    assert_eq!(TinyFragment.disposition(), Disposition::Refuse);
+    assert_eq!(OverlappingFragment.disposition(), Disposition::Refuse);
+}
+
+#[test]
+fn a_transport_header_that_is_cut_off_is_refused_where_it_decides() {
+    for frame in [v4().payload(17, b"ab"), v4().payload(6, &[0; 13]), v6().payload(6, &[0; 13]), v6().payload(17, b"")]
+    {
+        assert_eq!(read(&frame.build()), Err(Unparsed::TruncatedTransport));
+    }
+    let syn = v4().payload(6, &[0; 13]).build();
+    assert!(parse(syn.as_slice(), Link::Ethernet, Depth::Addresses).is_ok(), "nothing asks for its flags");
+    assert_eq!(Unparsed::TruncatedTransport.disposition(), Disposition::Refuse);
 }
 
 #[test]
@@ -244,7 +315,7 @@ proptest! {
             match parse(&Window { bytes: &frame, seen }, Link::Ethernet, Depth::Requests) {
                 Ok(packet) => prop_assert_eq!((packet.source, packet.destination), (whole.source, whole.destination)),
                 Err(unparsed) => {
-                    prop_assert!(seen < addresses);
+                    prop_assert!(seen < addresses || unparsed == Unparsed::TruncatedTransport);
                     prop_assert_eq!(unparsed.disposition(), Disposition::Refuse);
                 }
             }

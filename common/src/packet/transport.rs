@@ -1,11 +1,25 @@
 //! TCP, UDP and ICMP: ports, and what a packet is the beginning of.
 
-use super::{Bytes, Depth, Kind, Ports, Protocol};
+use super::{Bytes, Depth, Kind, Ports, Protocol, Unparsed};
 
-pub(super) const ICMPV6: u8 = 58;
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+pub(super) const ICMPV6: u16 = 58;
+pub(super) const TCP: u16 = 6;
+const ICMP: u16 = 1;
+const UDP: u16 = 17;
+/// Extension headers hide the protocol. Protocol numbers have eight bits, so no packet has this one.
+pub(super) const HIDDEN: u16 = 256;
+
+/// Bytes of a first fragment's payload that no filter can do without: TCP's and UDP's header, and the header of a DNS
+/// query where requests are counted.
+#[inline(always)]
+pub(super) const fn least(protocol: u16, depth: Depth) -> usize {
+    match protocol {
+        TCP => 20,
+        UDP if depth as u8 >= Depth::Requests as u8 => 8 + 12,
+        UDP | ICMP | ICMPV6 => 8,
+        _ => 0,
+    }
+}
 
 /// What lies above the addresses.
 ///
@@ -22,26 +36,35 @@ pub(super) struct Segment {
 
 /// A segment of which only the protocol is known.
 #[inline(always)]
-pub(super) fn portless(protocol: u8) -> Segment {
+pub(super) fn portless(protocol: u16) -> Segment {
     let protocol = match protocol {
         TCP => Protocol::Tcp,
         UDP => Protocol::Udp,
         ICMP | ICMPV6 => Protocol::Icmp,
+        HIDDEN => Protocol::Hidden,
         _ => Protocol::Other,
     };
     Segment { protocol, ports: Ports::NONE, has_ports: false, kind: Kind::Plain, is_essential: false }
 }
 
 /// The segment that begins at `offset`.
+///
+/// A header that cannot be read is one that the host's stack drops, or that lies in a further buffer of the frame: letting
+/// it pass without ports and flags would open every limit that needs them.
 #[inline(always)]
-pub(super) fn segment(bytes: &(impl Bytes + ?Sized), offset: usize, protocol: u8, depth: Depth) -> Segment {
+pub(super) fn segment(
+    bytes: &(impl Bytes + ?Sized),
+    offset: usize,
+    protocol: u16,
+    depth: Depth,
+) -> Result<Segment, Unparsed> {
     let mut segment = portless(protocol);
     let is_udp = segment.protocol == Protocol::Udp;
     // DHCP has to be told from other UDP at any depth.
     if !is_udp && (segment.protocol != Protocol::Tcp || depth < Depth::Ports) {
-        return segment;
+        return Ok(segment);
     }
-    let Some(raw) = bytes.u32(offset) else { return segment };
+    let raw = bytes.u32(offset).ok_or(Unparsed::TruncatedTransport)?;
     let raw = u32::from_be(raw);
     let ports = Ports { source: (raw >> 16) as u16, destination: raw as u16 };
     segment.ports = ports;
@@ -51,7 +74,8 @@ pub(super) fn segment(bytes: &(impl Bytes + ?Sized), offset: usize, protocol: u8
         if depth >= Depth::Requests && is_dns_query(bytes, offset + 8, ports) {
             segment.kind = Kind::Request;
         }
-    } else if let Some(flags) = bytes.u16(offset + 12) {
+    } else {
+        let flags = bytes.u16(offset + 12).ok_or(Unparsed::TruncatedTransport)?;
         const SYN: u16 = 0x02;
         const ACK: u16 = 0x10;
         if flags & (SYN | ACK) == SYN {
@@ -60,7 +84,7 @@ pub(super) fn segment(bytes: &(impl Bytes + ?Sized), offset: usize, protocol: u8
             segment.kind = Kind::Request;
         }
     }
-    segment
+    Ok(segment)
 }
 
 /// DHCP and DHCPv6 between a client's port and a server's, either way. Whoever sends from such a port to such a port is

@@ -2,7 +2,7 @@
 //!
 //! A rate is a count, a slash and a time: `1000/s`, `60/min`, `10/5s`. A byte rate's count is a size: `10MB/s`,
 //! `1GiB/h`; `100Mbit/s` is in bits, of which eight are a byte. Sizes are by powers of 1000 (`kB`, `MB`, `GB`, `TB`) or
-//! of 1024 (`KiB`, `MiB`, `GiB`, `TiB`). Times are `ms`, `s`, `min`, `h`, `day`, `week`, with a number before them if
+//! of 1024 (`KiB`, `MiB`, `GiB`, `TiB`). Times are `ms`, `s`, `min`, `h`, `day`, `week`, `month` (30 days), with a number before them if
 //! it is not one.
 
 use common::limiter::Rate;
@@ -181,6 +181,7 @@ fn time_nanoseconds(text: &str) -> Result<u64, String> {
         "h" | "hour" => 3_600_000_000_000,
         "d" | "day" => 86_400_000_000_000,
         "week" => 604_800_000_000_000,
+        "month" => 30 * 86_400_000_000_000,
         "" => return Err("there is no time after the slash".to_owned()),
         other => return Err(format!("{other:?} is no unit of time")),
     };
@@ -205,6 +206,9 @@ mod tests {
             ("60/min", Unit::Connections, seconds(60, 60)),
             ("60/h", Unit::Requests, seconds(60, 3_600)),
             ("1/day", Unit::Packets, seconds(1, 86_400)),
+            ("5/week", Unit::Packets, seconds(5, 604_800)),
+            ("1000/month", Unit::Requests, seconds(1_000, 2_592_000)),
+            ("1TB/month", Unit::Bytes, seconds(1_000_000_000_000, 2_592_000)),
             ("10/5s", Unit::Packets, seconds(10, 5)),
             ("10MB/s", Unit::Bytes, seconds(10_000_000, 1)),
             ("1GiB/h", Unit::Bytes, seconds(1 << 30, 3_600)),

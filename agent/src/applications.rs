@@ -120,11 +120,13 @@ pub struct Agent {
     changing: Changing,
     cluster: Cluster,
     events: Arc<EventLog>,
+    state_note: Option<String>,
 }
 
 impl Agent {
-    /// All at work; `file` is where the config is read from.
+    /// All at work; `file` is where the config is read from, and `state_note` says why nothing survives a reboot.
     #[must_use]
+    #[expect(clippy::too_many_arguments, reason = "the parts of an agent, which nothing else puts together")]
     pub fn new(
         file: Option<PathBuf>,
         live: Live,
@@ -133,9 +135,10 @@ impl Agent {
         groups: Keeper,
         cluster: Option<cluster::Keeper>,
         events: Arc<EventLog>,
+        state_note: Option<String>,
     ) -> Self {
         let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
-        Self { file, started: Instant::now(), packets, requests, groups, changing, cluster, events }
+        Self { file, started: Instant::now(), packets, requests, groups, changing, cluster, events, state_note }
     }
 
     pub(crate) const fn changing(&self) -> &Changing {
@@ -152,6 +155,10 @@ impl Agent {
 
     pub(crate) const fn groups(&self) -> &Keeper {
         &self.groups
+    }
+
+    pub(crate) fn events(&self) -> &EventLog {
+        &self.events
     }
 
     /// Keeps the limits of another config together with other hosts: as before where nothing of that is changed, or by
@@ -237,6 +244,7 @@ impl Agent {
         status.groups = self.groups.names();
         status.uptime_seconds = self.started.elapsed().as_secs();
         status.notes.extend(self.groups.notes());
+        status.notes.extend(self.state_note.clone());
         let live = self.changing.live();
         status.last_reload = live.last();
         status.trial = live.trial();
@@ -271,9 +279,9 @@ impl Handler for Agent {
             (Request::Limits, _) => json(self.limits()?),
             (Request::Decide { question }, _) => answer(&self.requests, &question),
             (Request::Reload { operator }, _) => json(self.reload(Cause::Command, operator)),
-            (Request::Try { file, for_seconds, operator }, _) => {
+            (Request::Try { file, text, for_seconds, operator }, _) => {
                 let time = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
-                json(self.try_config(&file, time, operator))
+                json(self.try_config(&file, text, time, operator))
             }
             (Request::Confirm, _) => json(self.confirm()?),
             (Request::View { query }, _) => json(self.view(query)?),

@@ -191,8 +191,9 @@ fn what_cannot_be_listened_on_is_one_message() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
     let path = agent.folder.path().join("second.toml");
     let text = format!(
-        "[agent]\ncontrol = {:?}\n[decide]\nhttp = {:?}\n{CONFIG}",
+        "[agent]\ncontrol = {:?}\nstate_dir = {:?}\n[decide]\nhttp = {:?}\n{CONFIG}",
         agent.folder.path().join("second.sock"),
+        agent.folder.path().join("second-state"),
         agent.http
     );
     std::fs::write(&path, text).unwrap();

@@ -139,6 +139,10 @@ fn pins(lane: &Lane) -> PathBuf {
 
 fn write_config(folder: &tempfile::TempDir, lane: &Lane, tables: &str) -> Result<()> {
     let control = folder.path().join("control.sock");
-    let agent = format!("[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\npins = {:?}\n", pins(lane));
+    let state = folder.path().join("state");
+    let agent = format!(
+        "[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\nstate_dir = {state:?}\npins = {:?}\n",
+        pins(lane)
+    );
     std::fs::write(folder.path().join("limits.toml"), agent + tables).context("writing limits.toml")
 }

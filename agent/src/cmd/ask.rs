@@ -91,7 +91,16 @@ fn changes(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(trial) = &status.trial {
         let left = table::seconds(trial.ends_in_seconds);
-        lines.push(format!("on trial: {}, for another {left}; to keep it: agent confirm", trial.file));
+        lines.push(match &trial.rollback {
+            Some(rollback) => format!(
+                "on trial: {}, and rolling back fails since {} ({} attempts): {}; to keep it: agent confirm",
+                trial.file,
+                table::seconds(rollback.failing_for_seconds),
+                rollback.attempts,
+                rollback.error
+            ),
+            None => format!("on trial: {}, for another {left}; to keep it: agent confirm", trial.file),
+        });
     }
     if let Some(last) = &status.last_reload {
         let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs_f64(last.at.max(0.0));

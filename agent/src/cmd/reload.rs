@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{Print, USAGE};
 use crate::cli::Ask;
-use crate::config::{self, ssh};
-use crate::control::{Client, Request};
+use crate::config::{self, ConfigError, ssh};
+use crate::control::{Client, LONGEST_CONFIG, Request};
 use crate::live::{Confirmed, Reloaded, TRIALS};
 
 pub fn reload(options: &Ask) -> anyhow::Result<ExitCode> {
@@ -21,13 +21,23 @@ pub fn try_config(file: &Path, duration: Duration, options: &Ask) -> anyhow::Res
         return Ok(ExitCode::from(USAGE));
     }
     // What is wrong is shown where it stands, and the agent is not bothered.
-    if let Err(error) = config::load(file) {
-        eprintln!("{error}");
+    let checked =
+        config::read_text(file).and_then(|text| config::parse(file, &text).map(|_| text).map_err(ConfigError::Invalid));
+    let text = match checked {
+        Ok(text) => text,
+        Err(error) => {
+            eprintln!("{error}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    if text.len() > LONGEST_CONFIG {
+        eprintln!("{} has {} bytes; a trial takes {LONGEST_CONFIG} at most", file.display(), text.len());
         return Ok(ExitCode::from(USAGE));
     }
     let request = Request::Try {
-        // The agent runs elsewhere.
+        // The agent runs in another directory, and may not be allowed to read the file.
         file: std::path::absolute(file)?,
+        text: Some(text),
         for_seconds: duration.as_secs_f64(),
         operator: ssh::client(),
     };

@@ -24,6 +24,7 @@ use crate::live::{self, Live, Record, Source};
 use crate::metrics::Exporter;
 use crate::protect;
 use crate::service::{PERIOD, Service};
+use crate::state::StateDirectory;
 use crate::supervisor::Supervisor;
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
@@ -62,7 +63,12 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), groups.clone());
         let live = Live::new(source, protected);
-        let agent = Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster, events);
+        let state_note = StateDirectory::at(&config.agent.state_dir).prepare().err().map(|error| {
+            let note = format!("nothing survives a reboot, and no config can be tried: {error}");
+            eprintln!("note: {note}");
+            note
+        });
+        let agent = Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster, events, state_note);
         let agent = Arc::new(agent);
         if let Some(exporter) = exporter {
             eprintln!("metrics on http://{}/metrics", exporter.address());
@@ -159,14 +165,32 @@ fn configuration(options: &Run) -> anyhow::Result<Option<Source>> {
 /// What was in force before, if the config is one that was on trial when an earlier agent ended, and was not confirmed.
 fn before_the_trial(file: &Path, source: Source) -> Source {
     let agent = &source.config.agent;
-    let Some(record) = Record::read(agent) else { return source };
+    let record = match Record::read(agent) {
+        Ok(Some(record)) => record,
+        Ok(None) => return source,
+        Err(error) => {
+            eprintln!("warning: {error}");
+            return source;
+        }
+    };
     if record.tried != source.text {
-        // The file is another one by now, or never was what was tried: reading it is going back.
-        Record::forget(agent);
+        // The file is another one by now, or never was what was tried: reading it is rolling back.
+        if let Err(error) = Record::forget(agent) {
+            eprintln!("warning: {error}");
+        }
         return source;
     }
-    let before = record.before.and_then(|text| Some((config::parse(file, &text).ok()?.config, text)));
-    let Some((config, text)) = before else { return source };
+    let Some(text) = record.before else { return source };
+    let config = match config::parse(file, &text) {
+        Ok(loaded) => loaded.config,
+        Err(report) => {
+            eprintln!(
+                "warning: {} was on trial and not confirmed, but this version cannot read the config before it: the file is in effect\n{report}",
+                file.display()
+            );
+            return source;
+        }
+    };
     eprintln!(
         "warning: {} was on trial and not confirmed: the config before it is in force; agent reload puts the file in force",
         file.display()

@@ -1,6 +1,6 @@
 //! `[agent]`.
 
-use super::policy::{AgentConfig, Attach, DEFAULT_PINS, InterfacePattern, Mode, OnExit, Shield};
+use super::policy::{AgentConfig, Attach, DEFAULT_PINS, DEFAULT_STATE, InterfacePattern, Mode, OnExit, Shield};
 use super::prefix;
 use super::report::Problems;
 use super::table::{Table, suggestion};
@@ -19,6 +19,7 @@ impl Default for AgentConfig {
             control: DEFAULT_SOCKET.into(),
             metrics: None,
             pins: DEFAULT_PINS.into(),
+            state_dir: DEFAULT_STATE.into(),
             cgroup: "weir".to_owned(),
             max_sources: 1_000_000,
             never_limit: Vec::new(),
@@ -55,6 +56,9 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
     }
     if let Some((text, span)) = table.string("pins", "\"/sys/fs/bpf/weir\"") {
         agent.pins = path(text, span, table.problems).unwrap_or(agent.pins);
+    }
+    if let Some((text, span)) = table.string("state_dir", "\"/var/lib/weir\"") {
+        agent.state_dir = path(text, span, table.problems).unwrap_or(agent.state_dir);
     }
     if let Some((text, span)) = table.string("cgroup", "\"weir\"") {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');

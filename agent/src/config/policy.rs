@@ -18,6 +18,9 @@ pub use super::words::{Algorithm, Attach, Key, Mode, OnExit, OnFull, ProtocolFil
 /// Where maps and links are pinned unless said otherwise.
 pub const DEFAULT_PINS: &str = "/sys/fs/bpf/weir";
 
+/// Where the agent keeps what has to survive a reboot unless said otherwise.
+pub const DEFAULT_STATE: &str = "/var/lib/weir";
+
 /// Everything of a limits.toml.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -52,6 +55,8 @@ pub struct AgentConfig {
     pub metrics: Option<SocketAddr>,
     /// The directory of pins, in a BPF file system.
     pub pins: PathBuf,
+    /// The directory of files that survive a reboot.
+    pub state_dir: PathBuf,
     /// The cgroup that the groups' own lie in, below the root of each hierarchy.
     pub cgroup: String,
     /// Capacity of the table of sources.

@@ -72,8 +72,11 @@ pub enum Request {
     },
     /// [`crate::live::Reloaded`].
     Try {
-        /// The config to try.
+        /// The config to try: the path that its errors and `status` name.
         file: std::path::PathBuf,
+        /// Its text; `None` from a command of an earlier version: the agent reads the file.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
         /// How long it is in force unless it is confirmed.
         for_seconds: f64,
         /// The SSH session that it comes from.
@@ -167,5 +170,10 @@ enum Response {
 
 /// The longest request, in bytes.
 const LONGEST_REQUEST: u64 = 256 * 1024;
+/// The longest of a client that may change what is in effect: a config's text is in it.
+const LONGEST_CHANGE: u64 = 32 * 1024 * 1024;
+/// The longest config that can be tried, in bytes. As a JSON string it is at most six times as long, and usually a tenth
+/// longer.
+pub const LONGEST_CONFIG: usize = 4 * 1024 * 1024;
 /// The most prefixes in one request; as many fit into the longest.
 pub const MOST_ORDERS: usize = 2_000;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::events::Subscription;
 
 use super::follow;
-use super::{LONGEST_REQUEST, Request, Response};
+use super::{LONGEST_CHANGE, LONGEST_REQUEST, Request, Response};
 
 /// How many of root's clients, and how many of all others together, may talk at the same time; more are sent away. Each
 /// has places of its own, so that no user of the group can keep root out.
@@ -171,6 +171,14 @@ impl Peer {
         }
     }
 
+    /// How many bytes a request of this one may have.
+    const fn longest_request(self) -> u64 {
+        match self {
+            Self::Root | Self::Own => LONGEST_CHANGE,
+            Self::Other => LONGEST_REQUEST,
+        }
+    }
+
     /// Whether a request is for this one to make.
     fn check(self, request: &Request) -> Result<(), String> {
         if self == Self::Other && !request.only_asks() {
@@ -223,7 +231,8 @@ async fn answer(
 ) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    let mut read = BufReader::new(read.take(LONGEST_REQUEST));
+    let longest = peer.longest_request();
+    let mut read = BufReader::new(read.take(longest));
     timeout(PATIENCE, read.read_line(&mut line)).await??;
     if line.is_empty() {
         return Ok(());
@@ -245,8 +254,8 @@ async fn answer(
                 Err(_) => Response::Error("the request failed in the agent: please report it".to_owned()),
             }
         }
-        Err(error) if line.len() as u64 >= LONGEST_REQUEST => {
-            Response::Error(format!("the request is longer than {LONGEST_REQUEST} bytes: {error}"))
+        Err(error) if line.len() as u64 >= longest => {
+            Response::Error(format!("the request is longer than {longest} bytes: {error}"))
         }
         Err(error) => Response::Error(format!("the request is not one this agent knows: {error}")),
     };

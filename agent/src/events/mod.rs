@@ -25,6 +25,8 @@ pub enum What {
     Banned,
     /// Processes of a group were killed for want of memory.
     OomKill,
+    /// Rolling back from a config that was on trial failed.
+    TrialRollbackFailed,
     /// Nothing: so many events could not be told.
     Lost,
 }
@@ -38,6 +40,7 @@ impl What {
             Self::WouldThrottle => "would-throttle",
             Self::Banned => "banned",
             Self::OomKill => "oom-kill",
+            Self::TrialRollbackFailed => "trial-rollback-failed",
             Self::Lost => "lost",
         }
     }

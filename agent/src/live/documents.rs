@@ -28,6 +28,25 @@ pub struct TrialStatus {
     pub file: String,
     /// Until the one before is again.
     pub ends_in_seconds: f64,
+    /// Whether its time is over and rolling back has failed so far.
+    #[serde(default)]
+    pub rollback_failing: bool,
+    /// The attempts to roll back, while they fail.
+    #[serde(default)]
+    pub rollback: Option<RollbackStatus>,
+}
+
+/// `trial.rollback` of `agent status --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RollbackStatus {
+    /// How many have failed.
+    pub attempts: u64,
+    /// Since the first one.
+    pub failing_for_seconds: f64,
+    /// Until the next one.
+    pub next_attempt_in_seconds: f64,
+    /// Why the last one failed.
+    pub error: String,
 }
 
 /// What came of `agent reload` or `agent try`.

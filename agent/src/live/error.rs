@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
-use super::RecordError;
 use crate::compile::CompileError;
 use crate::config::ConfigError;
 use crate::decide::EngineError;
+use crate::state::StateError;
 
 /// A config that cannot take the place of the one in force; that is in force as it was.
 #[derive(Debug, Error)]
@@ -34,12 +34,17 @@ pub enum ReloadError {
     /// A trial is in progress.
     #[error("a config is on trial: confirm it (agent confirm), or wait until the trial ends in {0} s")]
     OnTrial(u64),
+    /// A trial is over, and cannot be rolled back yet.
+    #[error(
+        "rolling back from a trial fails and is tried again: agent status says why; agent confirm keeps the config on trial"
+    )]
+    RollbackFailing,
     /// A trial of no or too long a time.
     #[error("a trial lasts from 1s to 24h: write --for 60s")]
     Time,
     /// What is to be gone back to cannot be written down.
     #[error("the trial was not begun: {0}")]
-    Record(#[from] RecordError),
+    Record(#[from] StateError),
 }
 
 impl ReloadError {

@@ -6,18 +6,19 @@ mod record;
 mod trial;
 mod watch;
 
-pub use documents::{Confirmed, LastReload, Reloaded, TrialStatus};
+pub use documents::{Confirmed, LastReload, Reloaded, RollbackStatus, TrialStatus};
 pub use error::ReloadError;
-pub use record::{Record, RecordError};
+pub use record::{Record, RecordDamaged};
 pub use trial::TRIALS;
 pub use watch::changes;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use self::trial::Trial;
 use crate::applications::Agent;
 use crate::compile;
 use crate::config::policy::Config;
@@ -76,12 +77,13 @@ impl Source {
     }
 }
 
-/// A config on trial.
-#[derive(Debug)]
-struct Trial {
-    file: PathBuf,
-    ends: Instant,
-    before: Source,
+/// What a config is put in effect for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// It is another one: whatever it cannot have is an error.
+    Change,
+    /// It was in effect before a trial. What a start would survive must not keep the trial in effect.
+    Rollback,
 }
 
 /// The config in force.
@@ -126,9 +128,7 @@ impl Live {
     /// The config on trial.
     #[must_use]
     pub fn trial(&self) -> Option<TrialStatus> {
-        let trial = self.trial.as_ref()?;
-        let ends_in_seconds = trial.ends.saturating_duration_since(Instant::now()).as_secs_f64();
-        Some(TrialStatus { file: trial.file.display().to_string(), ends_in_seconds })
+        self.trial.as_ref().map(Trial::status)
     }
 }
 
@@ -184,6 +184,12 @@ pub fn interfaces(config: &Config) -> Result<Vec<String>, String> {
     Ok(interfaces)
 }
 
+/// Those of the interfaces that are there.
+fn present(config: &Config) -> Vec<String> {
+    let is_named = |name: &String| config.agent.interfaces.iter().any(|pattern| pattern.matches(name));
+    interface_names().into_iter().filter(is_named).collect()
+}
+
 impl Agent {
     /// Reads the config again and puts it in force: all of it or nothing.
     pub fn reload(&self, cause: Cause, operator: Option<IpAddr>) -> Reloaded {
@@ -196,16 +202,19 @@ impl Agent {
 
     fn reload_file(&self, cause: Cause, operator: Option<IpAddr>) -> Result<Vec<String>, ReloadError> {
         let file = self.file().ok_or(ReloadError::NoFile)?;
-        if let Some(trial) = self.changing().live().trial() {
-            return Err(ReloadError::OnTrial(trial.ends_in_seconds.ceil() as u64));
+        if let Some(trial) = &self.changing().live().trial {
+            return Err(trial.obstacle());
         }
         let text = config::read_text(file)?;
         self.changing().live().seen = Some(text.clone());
         let loaded = config::parse(file, &text).map_err(ConfigError::Invalid)?;
-        let notes = self.apply(&Source { config: loaded.config, text: Some(text) }, operator)?;
+        let mut notes = self.apply(&Source { config: loaded.config, text: Some(text) }, operator, Purpose::Change)?;
         if cause != Cause::Watch {
             // The operator has said which one it is to be.
-            Record::forget(&self.changing().live().source.config.agent);
+            let forgotten = Record::forget(&self.changing().live().source.config.agent);
+            notes.extend(
+                forgotten.err().map(|error| format!("the next start may roll back to the config before: {error}")),
+            );
         }
         Ok(notes)
     }
@@ -225,7 +234,7 @@ impl Agent {
     }
 
     /// Puts a config in force in place of the one that is.
-    fn apply(&self, source: &Source, operator: Option<IpAddr>) -> Result<Vec<String>, ReloadError> {
+    fn apply(&self, source: &Source, operator: Option<IpAddr>, purpose: Purpose) -> Result<Vec<String>, ReloadError> {
         let config = &source.config;
         let (before, operators) = {
             let mut live = self.changing().live();
@@ -236,10 +245,15 @@ impl Agent {
         let protected = protect::of(config, &operators);
         let effective = protect::applied(config, &protected);
         let plan = compile::plan_after(&effective, &self.layout())?;
-        let interfaces = interfaces(&effective).map_err(ReloadError::NoInterface)?;
+        let (interfaces, missing) = match (interfaces(&effective), purpose) {
+            (Ok(interfaces), _) => (interfaces, None),
+            (Err(why), Purpose::Rollback) => (present(&effective), Some(why)),
+            (Err(why), Purpose::Change) => return Err(ReloadError::NoInterface(why)),
+        };
         let engine = self.requests().engine().after(&effective, self.requests().now())?;
         // The last that can fail.
         let mut notes = self.replace_packets(&effective, plan, &interfaces).map_err(ReloadError::Packets)?;
+        notes.extend(missing);
         self.requests().replace(engine);
         self.groups().replace(&effective);
         notes.extend(self.replace_cluster(&before, config));
@@ -256,6 +270,7 @@ impl Agent {
         for (is_same, name) in [
             (old.control == new.control, "[agent] control"),
             (old.pins == new.pins, "[agent] pins"),
+            (old.state_dir == new.state_dir, "[agent] state_dir"),
             (old.cgroup == new.cgroup, "[agent] cgroup"),
             (old.metrics == new.metrics, "[agent] metrics"),
             (before.decide.http == config.decide.http, "[decide] http"),
@@ -289,10 +304,13 @@ impl Agent {
         let milliseconds = began.elapsed().as_millis() as u64;
         let line = match (errors.is_empty(), cause) {
             (true, Cause::TrialEnded) => {
-                format!("the trial of {what} was not confirmed: went back to the config before")
+                format!("the trial of {what} was not confirmed: rolled back to the config before")
             }
             (true, Cause::Try) => format!("{what} is in force, on trial"),
             (true, _) => format!("reloaded {what} in {milliseconds} ms"),
+            (false, Cause::TrialEnded) => {
+                format!("the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds")
+            }
             (false, _) => format!("{what} is not in force; what was before is"),
         };
         eprintln!("{line}");
@@ -305,7 +323,7 @@ impl Agent {
         }
         let ok = errors.is_empty();
         let mut live = self.changing().live();
-        if cause == Cause::TrialEnded {
+        if cause == Cause::TrialEnded && ok {
             // Here, so that whoever sees that it is over also sees what came of it.
             live.trial = None;
         }

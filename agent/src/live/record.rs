@@ -1,68 +1,99 @@
-//! What the next agent has to know of a trial, should this one be killed meanwhile.
+//! The record of a trial, for the agent that starts when this one is killed or the host reboots.
 //!
 //! A trial is often of the agent's own config file, changed in place. An agent that starts anew would read it, and put in
-//! force for good what was to be tried for a minute. So it is written down, before the trial begins, what is tried and
-//! what was in force. A config that was tried and not confirmed is not put in force by a start: what was before is, until
-//! the operator says `agent reload` or `agent confirm`, or the file says something else.
+//! effect for good what was to be tried for a minute. The record is written before the trial begins and holds both texts:
+//! what is tried, and what was in effect. A config that was tried and not confirmed is not put in effect by a start: the
+//! one before is, until `agent reload`, `agent confirm`, or another text in the file.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::config::policy::AgentConfig;
+use crate::state::{StateDirectory, StateError};
 
-/// It cannot be written.
+const NAME: &str = "trial.json";
+
+/// A record cannot be read.
 #[derive(Debug, Error)]
-#[error("writing {}, which the next agent needs to go back should this one be killed, failed: {source}; make room there, or name another place with [agent] control", path.display())]
-pub struct RecordError {
+#[error("the record of a trial, {}, cannot be read: {reason}; it was renamed to *.damaged, and the config file is in effect as it is", path.display())]
+pub struct RecordDamaged {
     path: PathBuf,
-    source: io::Error,
+    reason: String,
 }
 
-/// A trial, as it is written down beside the control socket.
+/// A trial, as it is written to the state directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The text of the config on trial.
     pub tried: Option<String>,
-    /// That of the config in force before; `None` for the built-in limits.
+    /// That of the config in effect before; `None` for the built-in limits.
     pub before: Option<String>,
 }
 
 impl Record {
-    fn path(agent: &AgentConfig) -> PathBuf {
+    /// Where versions before this one wrote it.
+    fn beside_the_socket(agent: &AgentConfig) -> PathBuf {
         agent.control.with_extension("trial.json")
     }
 
-    /// Reads what an earlier agent wrote.
-    #[must_use]
-    pub fn read(agent: &AgentConfig) -> Option<Self> {
-        serde_json::from_slice(&fs::read(Self::path(agent)).ok()?).ok()
+    /// Reads what an earlier agent wrote; `None` if there is no record.
+    ///
+    /// # Errors
+    ///
+    /// When there is one that cannot be read. It is renamed, so that this is reported once.
+    pub fn read(agent: &AgentConfig) -> Result<Option<Self>, RecordDamaged> {
+        for path in [StateDirectory::at(&agent.state_dir).file(NAME), Self::beside_the_socket(agent)] {
+            if let Some(record) = Self::read_at(&path)? {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_at(path: &Path) -> Result<Option<Self>, RecordDamaged> {
+        let read = fs::read(path).map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
+        let reason = match read {
+            Ok(Ok(record)) => return Ok(Some(record)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Ok(Err(reason)) => reason,
+            Err(error) => error.to_string(),
+        };
+        let mut damaged = path.as_os_str().to_owned();
+        damaged.push(".damaged");
+        // What cannot be renamed is reported again by the next agent.
+        let _ = fs::rename(path, damaged);
+        Err(RecordDamaged { path: path.to_owned(), reason })
     }
 
     /// Writes it, all of it or nothing.
     ///
     /// # Errors
     ///
-    /// When there is no room, or no permission.
-    pub fn write(&self, agent: &AgentConfig) -> Result<(), RecordError> {
-        let path = Self::path(agent);
-        let fail = |source| RecordError { path: path.clone(), source };
-        let next = path.with_extension("json.next");
-        let text = serde_json::to_vec(self).map_err(|error| fail(error.into()))?;
-        // Configs may name whom their operator would not have everybody know of.
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next).map_err(fail)?;
-        io::Write::write_all(&mut file, &text).and_then(|()| file.sync_all()).map_err(fail)?;
-        fs::rename(&next, &path).map_err(fail)
+    /// When the state directory cannot be written.
+    pub fn write(&self, agent: &AgentConfig) -> Result<(), StateError> {
+        let state = StateDirectory::at(&agent.state_dir);
+        let fail = |error: serde_json::Error| StateError::Write { path: state.file(NAME), source: error.into() };
+        let text = serde_json::to_vec(self).map_err(fail)?;
+        state.replace(NAME, &[&text])?;
+        // One that an earlier version left must not speak in its place.
+        let _ = fs::remove_file(Self::beside_the_socket(agent));
+        Ok(())
     }
 
-    /// Removes it; there is none as a rule.
-    pub fn forget(agent: &AgentConfig) {
-        let _ = fs::remove_file(Self::path(agent));
+    /// Removes it; usually there is none.
+    ///
+    /// # Errors
+    ///
+    /// When it is there and cannot be removed.
+    pub fn forget(agent: &AgentConfig) -> Result<(), StateError> {
+        let _ = fs::remove_file(Self::beside_the_socket(agent));
+        StateDirectory::at(&agent.state_dir).remove(NAME)
     }
 }
 
@@ -71,27 +102,50 @@ mod tests {
     use super::*;
 
     fn agent(folder: &std::path::Path) -> AgentConfig {
-        AgentConfig { control: folder.join("control.sock"), ..AgentConfig::default() }
+        AgentConfig { control: folder.join("control.sock"), state_dir: folder.join("state"), ..AgentConfig::default() }
     }
 
     #[test]
     fn a_record_is_read_as_it_was_written_and_gone_when_forgotten() {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
-        assert_eq!(Record::read(&agent), None);
+        assert_eq!(Record::read(&agent).unwrap(), None);
         let record = Record { tried: Some("[agent]\n".to_owned()), before: None };
         record.write(&agent).unwrap();
-        assert_eq!(Record::read(&agent), Some(record));
-        Record::forget(&agent);
-        assert_eq!(Record::read(&agent), None);
+        assert_eq!(Record::read(&agent).unwrap(), Some(record));
+        Record::forget(&agent).unwrap();
+        assert_eq!(Record::read(&agent).unwrap(), None);
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read_beside_the_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = agent(folder.path());
+        fs::write(folder.path().join("control.trial.json"), r#"{"tried":"a","before":"b"}"#).unwrap();
+        let record = Record { tried: Some("a".to_owned()), before: Some("b".to_owned()) };
+        assert_eq!(Record::read(&agent).unwrap(), Some(record));
+        Record::forget(&agent).unwrap();
+        assert_eq!(Record::read(&agent).unwrap(), None);
+    }
+
+    #[test]
+    fn a_damaged_record_is_set_aside_and_reported_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = agent(folder.path());
+        fs::create_dir(&agent.state_dir).unwrap();
+        fs::write(agent.state_dir.join(NAME), "{").unwrap();
+        let error = Record::read(&agent).unwrap_err().to_string();
+        assert!(error.contains("trial.json") && error.contains("damaged"), "{error}");
+        assert_eq!(Record::read(&agent).unwrap(), None);
+        assert!(agent.state_dir.join("trial.json.damaged").exists());
     }
 
     #[test]
     fn where_it_cannot_be_written_the_error_names_the_place() {
         let folder = tempfile::tempdir().unwrap();
         let agent = agent(folder.path());
-        fs::create_dir(folder.path().join("control.trial.json.next")).unwrap();
+        fs::create_dir_all(folder.path().join("state/trial.json.next")).unwrap();
         let error = Record { tried: None, before: None }.write(&agent).unwrap_err().to_string();
-        assert!(error.contains("control.trial.json") && error.contains("make room"), "{error}");
+        assert!(error.contains("trial.json") && error.contains("[agent] state_dir"), "{error}");
     }
 }

@@ -36,7 +36,7 @@ pub async fn changes(agent: Arc<Agent>, mut hang_up: Signal) {
         tokio::select! {
             _ = hang_up.recv() => blocking(&agent, |agent| drop(agent.reload(Cause::Signal, None))).await,
             () = quiet(&changed) => blocking(&agent, Agent::reload_if_changed).await,
-            () = trial_is_over(&agent) => blocking(&agent, Agent::end_trial_if_due).await,
+            () = rollback_is_due(&agent) => blocking(&agent, Agent::end_trial_if_due).await,
         }
     }
 }
@@ -54,13 +54,13 @@ async fn quiet(changed: &Notify) {
     while tokio::time::timeout(QUIET, changed.notified()).await.is_ok() {}
 }
 
-async fn trial_is_over(agent: &Agent) {
+async fn rollback_is_due(agent: &Agent) {
     loop {
-        match agent.trial_ends() {
-            Some(ends) => {
-                tokio::time::sleep_until(ends.into()).await;
+        match agent.rollback_due() {
+            Some(due) => {
+                tokio::time::sleep_until(due.into()).await;
                 // It may have been confirmed meanwhile, and another one begun.
-                if agent.trial_ends().is_some_and(|ends| ends <= Instant::now()) {
+                if agent.rollback_due().is_some_and(|due| due <= Instant::now()) {
                     return;
                 }
             }

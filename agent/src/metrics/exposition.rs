@@ -180,6 +180,12 @@ impl Page<'_> {
             "Whether the config in force is one that has yet to be confirmed.",
             [],
             [([], u64::from(status.trial.is_some()))],
+        )?;
+        self.gauge(
+            "weir_trial_rollback_failing",
+            "1 while a trial is over and rolling back from it fails.",
+            [],
+            [([], u64::from(status.trial.as_ref().is_some_and(|trial| trial.rollback_failing)))],
         )
     }
 

@@ -81,6 +81,7 @@ fn a_config_that_was_not_put_in_force_is_seen() {
     assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(1.0));
     assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), None);
     assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(0.0));
+    assert_eq!(value(&text, "weir_trial_rollback_failing", &[]), Some(0.0));
     documents.status.last_reload = Some(LastReload {
         at: 1_790_000_000.5,
         ok: false,
@@ -90,11 +91,17 @@ fn a_config_that_was_not_put_in_force_is_seen() {
         errors: vec!["wrong".to_owned()],
         notes: Vec::new(),
     });
-    documents.status.trial = Some(TrialStatus { file: "next.toml".to_owned(), ends_in_seconds: 9.5 });
+    documents.status.trial = Some(TrialStatus {
+        file: "next.toml".to_owned(),
+        ends_in_seconds: 0.0,
+        rollback_failing: true,
+        rollback: None,
+    });
     let text = Exposition::new().unwrap().text(&documents).unwrap();
     assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(0.0));
     assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), Some(1_790_000_000.5));
     assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(1.0));
+    assert_eq!(value(&text, "weir_trial_rollback_failing", &[]), Some(1.0));
 }
 
 #[test]

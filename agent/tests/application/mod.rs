@@ -58,7 +58,11 @@ impl Agent {
         let path = |name: &str| folder.path().join(name);
         let decide = decide.replace("FOLDER", folder.path().to_str().unwrap());
         // Whatever gateways this host has, its callers are limited here.
-        let agent = format!("[agent]\ncontrol = {:?}\nprotect = false\n", path("control.sock"));
+        let agent = format!(
+            "[agent]\ncontrol = {:?}\nstate_dir = {:?}\nprotect = false\n",
+            path("control.sock"),
+            path("state")
+        );
         let text = format!("{agent}[decide]\n{decide}\n{CONFIG}");
         std::fs::write(path("limits.toml"), text).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_agent"))

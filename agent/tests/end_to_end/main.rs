@@ -25,6 +25,7 @@ mod support;
 mod survive;
 mod top;
 mod traffic;
+mod trials;
 mod wire;
 
 use libtest_mimic::{Arguments, Trial};
@@ -59,6 +60,7 @@ fn main() {
         survive::TESTS,
         neighbours::TESTS,
         safety::TESTS,
+        trials::TESTS,
         metrics::TESTS,
         operations::TESTS,
     ];

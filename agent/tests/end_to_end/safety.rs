@@ -132,11 +132,11 @@ fn bad_trial() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(said(&output).contains("there is no interface weir9"), "{output:?}");
     // Where it cannot be written down what to go back to, nothing is tried.
-    let record = network.folder.path().join("control.trial.json.next");
+    let record = network.state().join("trial.json.next");
     std::fs::create_dir(&record).unwrap();
     let output = network.command(&["try", &right]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(said(&output).contains("the trial was not begun") && said(&output).contains("make room"), "{output:?}");
+    assert!(said(&output).contains("the trial was not begun") && said(&output).contains("state_dir"), "{output:?}");
     std::fs::remove_dir(&record).unwrap();
     assert!(agent.json(&["status"])["trial"].is_null());
     assert_eq!(agent.limit("packets")["burst"], 100);

@@ -135,6 +135,11 @@ impl Network {
         run("ip", &["-n", server, "link", "set", server_end, "up"]);
     }
 
+    /// Removes such a pair.
+    pub fn remove_link(&self, server_end: &str) {
+        run("ip", &["-n", &self.server, "link", "del", server_end]);
+    }
+
     /// A further address of the client's.
     pub fn add_client_address(&self, address: &str) {
         run("ip", &["-n", &self.client, "addr", "add", address, "dev", "client0"]);
@@ -163,8 +168,10 @@ impl Network {
     pub fn accept_xdp_frames(&self) {
         let config = self.folder.path().join("other.toml");
         let control = self.folder.path().join("other.sock");
-        let pins = self.other_pins();
-        let text = format!("interfaces = [\"client0\"]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\n");
+        let (pins, state) = (self.other_pins(), self.folder.path().join("other-state"));
+        let text = format!(
+            "interfaces = [\"client0\"]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\nstate_dir = {state:?}\n"
+        );
         std::fs::write(&config, format!("[agent]\n{text}")).unwrap();
         let mut command = Command::new(agent().unwrap());
         command.arg("--config").arg(&config).stderr(Stdio::null());
@@ -203,8 +210,10 @@ impl Network {
     pub fn rival(&self, agent: &str, rest: &str, pins: &Path) -> PathBuf {
         let path = self.folder.path().join("rival.toml");
         let control = self.folder.path().join("rival.sock");
-        let text =
-            format!("[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\npins = {pins:?}\n{agent}\n{rest}\n");
+        let state = self.folder.path().join("rival-state");
+        let text = format!(
+            "[agent]\ninterfaces = [{INTERFACE:?}]\ncontrol = {control:?}\npins = {pins:?}\nstate_dir = {state:?}\n{agent}\n{rest}\n"
+        );
         std::fs::write(&path, text).unwrap();
         path
     }
@@ -232,8 +241,9 @@ impl Network {
         let path = self.folder.path().join("limits.toml");
         let control = self.control();
         let text = format!(
-            "[agent]\ninterfaces = {interfaces:?}\ncontrol = {control:?}\npins = {:?}\n{agent}\n{rest}\n",
-            self.pins
+            "[agent]\ninterfaces = {interfaces:?}\ncontrol = {control:?}\npins = {:?}\nstate_dir = {:?}\n{agent}\n{rest}\n",
+            self.pins,
+            self.state()
         );
         std::fs::write(&path, text).unwrap();
         path
@@ -241,6 +251,11 @@ impl Network {
 
     pub fn control(&self) -> PathBuf {
         self.folder.path().join("control.sock")
+    }
+
+    /// The agent's state directory.
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
     }
 
     /// Whether anything is pinned.

@@ -29,9 +29,10 @@ impl Host {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let text = format!(
-            "[agent]\ncontrol = {:?}\n[decide]\nhttp = \"unix:{}\"\n[cluster]\nnode = {node:?}\n{cluster}\n\
+            "[agent]\ncontrol = {:?}\nstate_dir = {:?}\n[decide]\nhttp = \"unix:{}\"\n[cluster]\nnode = {node:?}\n{cluster}\n\
              [[limit]]\nname = {LIMIT:?}\nscope = \"request\"\nkey = [\"service\"]\ncluster = true\n{limit}\n",
             path("control.sock"),
+            path("state"),
             path("decide.sock").display()
         );
         std::fs::write(path("limits.toml"), text).unwrap();

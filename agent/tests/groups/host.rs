@@ -62,9 +62,10 @@ impl Host {
     pub fn config(&self, agent: &str, lines: &str) -> PathBuf {
         let path = self.path("limits.toml");
         let text = format!(
-            "[agent]\ncontrol = {:?}\npins = \"/sys/fs/bpf/{name}\"\ncgroup = \"{name}\"\n{agent}\n\
+            "[agent]\ncontrol = {:?}\nstate_dir = {:?}\npins = \"/sys/fs/bpf/{name}\"\ncgroup = \"{name}\"\n{agent}\n\
              [[group]]\nname = \"g\"\nmatch = [{{ exe = {:?} }}]\n{lines}\n",
             self.path("control.sock"),
+            self.path("state"),
             self.worker(),
             name = self.name,
         );

@@ -123,12 +123,13 @@ impl Place {
         let config = self.folder.path().join("limits.toml");
         let text = format!(
             "[agent]\ninterfaces = [\"weir0\"]\non_exit = \"detach\"\nmax_sources = {SOURCES}\n\
-             metrics = \"127.0.0.1:9464\"\ncontrol = {:?}\npins = {:?}\n\
+             metrics = \"127.0.0.1:9464\"\ncontrol = {:?}\npins = {:?}\nstate_dir = {:?}\n\
              [decide]\nhttp = \"127.0.0.1:9465\"\n\
              [[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nthrottle = {{ elastic = {{ up_to = 2.0 }} }}\n\
              [[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\nrate = \"10/s\"\n",
             self.control(),
-            self.pins()
+            self.pins(),
+            self.folder.path().join("state")
         );
         fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
         let mut command = Command::new("nsenter");

@@ -1,0 +1,140 @@
+//! The state directory, and how a file in it is replaced.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access};
+use thiserror::Error;
+
+/// For the owner alone: configs and keys name other people.
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// The state directory or a file in it cannot be used.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// The directory cannot be made or written.
+    #[error("the state directory {} cannot be written: {source}; {}", path.display(), help(source))]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("writing {} failed: {source}; {}", path.display(), help(source))]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+fn help(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room there, or name another directory with [agent] state_dir"
+        }
+        _ => "name a directory that can be written with [agent] state_dir",
+    }
+}
+
+/// A directory of Weir's own.
+#[derive(Clone, Debug)]
+pub struct StateDirectory(PathBuf);
+
+impl StateDirectory {
+    /// The directory at `path`, which need not exist.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Makes the directory where it is missing, and checks that it can be written.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made or written.
+    pub fn prepare(&self) -> Result<(), StateError> {
+        let fail = |source| StateError::Directory { path: self.0.clone(), source };
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.0).map_err(fail)?;
+        access(&self.0, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| fail(errno.into()))
+    }
+
+    /// The path of a file.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Replaces a file by these parts, one after the other. A crash leaves the old file or the new one.
+    ///
+    /// # Errors
+    ///
+    /// When the directory or the file cannot be written.
+    pub fn replace(&self, name: &str, parts: &[&[u8]]) -> Result<(), StateError> {
+        self.prepare()?;
+        let path = self.file(name);
+        let next = self.file(&format!("{name}.next"));
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&next)?;
+            parts.iter().try_for_each(|part| file.write_all(part))?;
+            file.sync_all()?;
+            fs::rename(&next, &path)?;
+            self.sync()
+        };
+        write().map_err(|source| StateError::Write { path: path.clone(), source })
+    }
+
+    /// Removes a file; that it is missing is no error.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<(), StateError> {
+        let fail = |source| StateError::Write { path: self.file(name), source };
+        match fs::remove_file(self.file(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.and_then(|()| self.sync()).map_err(fail),
+        }
+    }
+
+    /// Makes renamed and removed names last.
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_missing_directory_is_made_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDirectory::at(&folder.path().join("a/b"));
+        state.replace("file", &[b"one ", b"two"]).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder.path().join("a/b")), 0o700);
+        assert_eq!(mode(&state.file("file")), 0o600);
+        assert_eq!(fs::read(state.file("file")).unwrap(), b"one two");
+        state.replace("file", &[b"three"]).unwrap();
+        assert_eq!(fs::read(state.file("file")).unwrap(), b"three");
+        assert_eq!(fs::read_dir(folder.path().join("a/b")).unwrap().count(), 1);
+        state.remove("file").unwrap();
+        state.remove("file").unwrap();
+        assert!(!state.file("file").exists());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_an_error_that_names_the_key() {
+        for path in ["/proc/weir/state", "/dev/null/state"] {
+            let error = StateDirectory::at(Path::new(path)).prepare().unwrap_err().to_string();
+            assert!(error.contains(path) && error.contains("[agent] state_dir"), "{error}");
+        }
+    }
+}

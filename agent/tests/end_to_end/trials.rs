@@ -1,0 +1,159 @@
+//! Trials end as they should, whatever becomes of the host meanwhile: interfaces vanish, hooks are taken, it reboots.
+
+use std::fs::File;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::foreign::Place;
+use crate::support::{INTERFACE, Network, a_while};
+use crate::traffic::{PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("a_trial_is_rolled_back_though_an_interface_of_the_old_config_is_gone", missing_interface),
+    ("a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds", failing_rollback),
+    ("a_reboot_does_not_put_an_unconfirmed_config_in_effect", reboot),
+    ("a_trial_needs_no_file_that_the_agent_can_read", text_of_the_command),
+    ("an_agent_without_a_state_directory_runs_and_says_so", no_state_directory),
+];
+
+const SMALL: &str = "max_sources = 2000\n";
+const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
+
+fn said(output: &std::process::Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn missing_interface() {
+    let network = Network::new();
+    network.add_link("weir1", "client1");
+    let agent = network.start_on(&[INTERFACE, "weir1"], SMALL, SLOW);
+    let receiver = network.receiver(PORT);
+    let own = network.folder.path().join("limits.toml");
+    let tried = network.folder.path().join("tried.toml");
+    let text = std::fs::read_to_string(own).unwrap();
+    std::fs::write(&tried, text.replace(", \"weir1\"", "").replace("burst = 100", "burst = 5000")).unwrap();
+    network.told(&["try", tried.to_str().unwrap(), "--for", &format!("{}s", a_while().as_secs())]);
+    network.remove_link("weir1");
+    let status = agent.wait_for("the rollback", |status| status["trial"].is_null());
+    assert_eq!(status["last_reload"]["ok"], true, "{status}");
+    assert!(status.to_string().contains("weir1"), "the missing interface is reported: {status}");
+    assert_eq!(agent.limit("packets")["burst"], 100);
+    burst(&network, &[udp_from(7)], 300);
+    assert_eq!(receiver.counts()[7], 100);
+}
+
+fn failing_rollback() {
+    let network = Network::new();
+    let native = format!("{SMALL}attach = \"native\"\n");
+    let agent = network.start(&native, SLOW);
+    let receiver = network.receiver(PORT);
+    let own = network.folder.path().join("limits.toml");
+    let tried = network.folder.path().join("tried.toml");
+    let text = std::fs::read_to_string(own).unwrap();
+    std::fs::write(&tried, text.replace("\"native\"", "\"tc\"").replace("burst = 100", "burst = 50")).unwrap();
+    let tried = tried.to_str().unwrap();
+    network.told(&["try", tried, "--for", "1s"]);
+    // Another program takes the hook that the config before needs.
+    let foreign = network.attach_foreign(Place::Xdp);
+    let failing = |status: &serde_json::Value| status["trial"]["rollback"]["attempts"].as_u64() >= Some(2);
+    let status = agent.wait_for("a second attempt", failing);
+    assert_eq!(status["trial"]["rollback_failing"], true, "{status}");
+    assert_eq!(status["trial"]["file"], tried);
+    assert!(status["trial"]["rollback"]["error"].as_str().unwrap().contains(INTERFACE), "{status}");
+    assert_eq!((&status["last_reload"]["cause"], &status["last_reload"]["ok"]), (&"trial-ended".into(), &false.into()));
+    let events = said(&network.command(&["events", "--json"]));
+    assert!(events.contains("trial-rollback-failed") && events.contains("stays in effect"), "{events}");
+    let output = network.command(&["status"]);
+    assert!(said(&output).contains("rolling back fails"), "{output:?}");
+    for arguments in [&["reload"][..], &["try", tried]] {
+        let output = network.command(arguments);
+        assert!(!output.status.success() && said(&output).contains("agent confirm"), "{output:?}");
+    }
+    // What is on trial is in effect, and nothing says otherwise.
+    assert_eq!(agent.limit("packets")["burst"], 50);
+    burst(&network, &[udp_from(7)], 80);
+    assert_eq!(receiver.counts()[7], 50);
+    drop(foreign);
+    let status = agent.wait_for("the rollback", |status| status["trial"].is_null());
+    assert_eq!((&status["last_reload"]["cause"], &status["last_reload"]["ok"]), (&"trial-ended".into(), &true.into()));
+    assert_eq!(agent.limit("packets")["burst"], 100);
+    // Confirmed while it fails, it stays.
+    network.told(&["try", tried, "--for", "1s"]);
+    let foreign = network.attach_foreign(Place::Xdp);
+    agent.wait_for("a failure", |status| status["trial"]["rollback_failing"] == true);
+    network.told(&["confirm"]);
+    drop(foreign);
+    thread::sleep(Duration::from_secs(3));
+    let status = agent.json(&["status"]);
+    assert!(status["trial"].is_null(), "{status}");
+    assert_eq!(agent.limit("packets")["burst"], 50);
+    let (log, _) = agent.stop(Signal::SIGTERM);
+    assert_eq!(log.matches("rolled back to the config before").count(), 1, "{log}");
+}
+
+fn reboot() {
+    let network = Network::new();
+    let agent = network.start(SMALL, SLOW);
+    let own = network.folder.path().join("limits.toml");
+    let before = std::fs::read_to_string(&own).unwrap();
+    std::fs::write(&own, before.replace("burst = 100", "burst = 1")).unwrap();
+    network.told(&["try", own.to_str().unwrap(), "--for", "1h"]);
+    agent.stop(Signal::SIGKILL);
+    // Of /run and of the kernel nothing is left; the disk is as it was.
+    network.told(&["detach", "--config", own.to_str().unwrap()]);
+    let _ = std::fs::remove_file(network.control());
+    assert!(!network.folder.path().join("control.trial.json").exists());
+    let agent = network.start_file(&own, &[]);
+    assert_eq!(agent.limit("packets")["burst"], 100);
+    assert!(agent.stop(Signal::SIGTERM).0.contains("was on trial and not confirmed"));
+}
+
+fn text_of_the_command() {
+    let network = Network::new();
+    let agent = network.start(SMALL, SLOW);
+    let own = network.folder.path().join("limits.toml");
+    let text = std::fs::read_to_string(own).unwrap();
+    // Two megabytes, most of them escaped in JSON. What is /dev/stdin to the command is not what is to the agent.
+    let long = format!("{}# {}\n", text.replace("burst = 100", "burst = 50"), "\"\\".repeat(1 << 20));
+    let tried = network.folder.path().join("tried.toml");
+    let attempt = |text: &str| {
+        std::fs::write(&tried, text).unwrap();
+        let file = File::open(&tried).unwrap();
+        let child = network.spawn(&["try", "/dev/stdin", "--for", "1h"], |command| {
+            command.stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped());
+        });
+        child.wait_with_output().unwrap()
+    };
+    let began = Instant::now();
+    let output = attempt(&long);
+    assert!(output.status.success(), "{}", said(&output));
+    eprintln!("a trial of {} bytes began after {:?}", long.len(), began.elapsed());
+    assert_eq!(agent.limit("packets")["burst"], 50);
+    assert_eq!(agent.json(&["status"])["trial"]["file"], "/dev/stdin");
+    network.told(&["confirm"]);
+    // Errors name the file as it was given; what is too long is refused with the figure.
+    let output = attempt(&text.replace("burst", "brust"));
+    assert!(output.status.code() == Some(2) && said(&output).contains("/dev/stdin:"), "{output:?}");
+    let output = attempt(&format!("{text}#{}\n", "x".repeat(4 << 20)));
+    assert!(output.status.code() == Some(2) && said(&output).contains("4194304 at most"), "{output:?}");
+    assert_eq!(agent.limit("packets")["burst"], 50);
+}
+
+fn no_state_directory() {
+    let network = Network::new();
+    let config = network.config(SMALL, SLOW);
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace(network.state().to_str().unwrap(), "/proc/weir")).unwrap();
+    let agent = network.start_file(&config, &[]);
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7)], 150);
+    assert_eq!(receiver.counts()[7], 100);
+    let notes = agent.json(&["status"])["notes"].to_string();
+    assert!(notes.contains("/proc/weir") && notes.contains("[agent] state_dir"), "{notes}");
+    let output = network.command(&["try", config.to_str().unwrap()]);
+    assert!(!output.status.success() && said(&output).contains("the trial was not begun"), "{output:?}");
+    assert!(agent.stop(Signal::SIGTERM).0.contains("[agent] state_dir"));
+}

@@ -21,6 +21,7 @@ pub mod manual;
 pub mod metrics;
 pub mod protect;
 pub mod service;
+pub mod stacking;
 pub mod state;
 pub mod stats;
 pub mod supervisor;

@@ -19,6 +19,7 @@ use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
 use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, LoadError, PinDirectory, PinLock};
 use crate::events::Event;
 use crate::host_load::{HostLoad, ROOM, RoomDecision};
+use crate::stacking;
 use crate::stats::{
     BanStatus, BansRow, Counted, InterfaceStatus, Live, Reader, Status, View, ViewQuery, monotonic_nanoseconds,
     seconds_until,
@@ -212,10 +213,24 @@ impl Service {
     fn status(&self, in_force: &InForce) -> Result<Status, LoadError> {
         let (totals, sources, bypass) = self.reader(in_force).totals()?;
         let attached = in_force.ingress.attached();
-        let interfaces = attached
-            .iter()
-            .map(|attached| InterfaceStatus { name: attached.interface.clone(), attach: attached.mode })
-            .collect();
+        let attached = attached.iter().map(|attached| InterfaceStatus {
+            name: attached.interface.clone(),
+            attach: Some(attached.mode),
+            enforced_by: Vec::new(),
+            reason: None,
+        });
+        let mut interfaces: Vec<InterfaceStatus> = attached.collect();
+        for covered in stacking::placements(&in_force.config).unwrap_or_default() {
+            let is_attached = interfaces.iter().any(|interface| interface.name == covered.interface);
+            if !is_attached && !covered.enforces() {
+                interfaces.push(InterfaceStatus {
+                    name: covered.interface,
+                    attach: None,
+                    enforced_by: covered.enforced_by,
+                    reason: covered.reason,
+                });
+            }
+        }
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             mode: in_force.config.agent.mode.to_string(),
@@ -342,7 +357,7 @@ impl InForce {
 
     fn notes(&self) -> Vec<String> {
         let queueing = self.egress.iter().flat_map(Datapath::queueing_notes);
-        self.notes.iter().cloned().chain(queueing).collect()
+        self.notes.iter().cloned().chain(queueing).chain(stacking::gaps(&self.config)).collect()
     }
 
     fn is_elastic(&self) -> bool {

@@ -11,7 +11,7 @@ use super::table::{self, number};
 use crate::cli::Ask;
 use crate::cluster::ClusterStatus;
 use crate::control::{Client, Request, Reset};
-use crate::stats::{BanStatus, LimitStatus, SourceStatus, Status, TopRow};
+use crate::stats::{BanStatus, InterfaceStatus, LimitStatus, SourceStatus, Status, TopRow};
 
 /// A ban in words.
 fn banned(ban: &BanStatus) -> String {
@@ -37,8 +37,7 @@ pub(super) fn ask<T: DeserializeOwned + Serialize>(
 
 pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Status, |status: &Status| {
-        let interfaces: Vec<String> =
-            status.interfaces.iter().map(|on| format!("{} ({})", on.name, on.attach)).collect();
+        let interfaces: Vec<String> = status.interfaces.iter().map(interface).collect();
         let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
         let traffic = |packets, bytes| format!("{} packets, {} bytes", number(packets), number(bytes));
         let totals = &status.totals;
@@ -84,6 +83,16 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
         }
         text
     })
+}
+
+/// An interface: how it is attached, or which others charge its packets and why.
+fn interface(interface: &InterfaceStatus) -> String {
+    let InterfaceStatus { name, attach, enforced_by, reason } = interface;
+    match (attach, reason) {
+        (Some(mode), _) => format!("{name} ({mode})"),
+        (None, Some(reason)) => format!("{name} (enforced by {}: {reason})", enforced_by.join(", ")),
+        (None, None) => format!("{name} (not attached)"),
+    }
 }
 
 /// The last reload, the trial in progress, and who is protected, in words.

@@ -11,8 +11,10 @@ use crate::compile::plan;
 use crate::config;
 use crate::config::policy::Config;
 use crate::config::policy_group::Group;
+use crate::datapath::topology::Placement;
 use crate::doctor;
 use crate::protect::{self, Protected};
+use crate::stacking;
 use crate::stats::LimitDefinition;
 
 /// The document of `agent check --json`.
@@ -22,6 +24,7 @@ struct Checked {
     warnings: Vec<String>,
     lacking: Vec<String>,
     protected: Vec<Protected>,
+    interfaces: Vec<Placement>,
     limits: Vec<LimitDefinition>,
     groups: Vec<GroupDefinition>,
 }
@@ -50,12 +53,16 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         eprintln!("{}: {error}", file.display());
         return Ok(ExitCode::from(USAGE));
     }
-    let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
+    // Where the devices cannot be listed, none is: what is missing is in `lacking`.
+    let interfaces = stacking::placements(&loaded.config).unwrap_or_default();
+    let gaps = interfaces.iter().filter_map(|placement| placement.gap.clone());
+    let warnings = loaded.warnings.iter().map(ToString::to_string).chain(gaps).collect();
     let checked = Checked {
         valid: true,
         warnings,
         lacking: doctor::lacking(&loaded.config),
         protected: protect::of(&loaded.config, &BTreeSet::new()),
+        interfaces,
         limits: definitions(&loaded.config),
         groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
     };
@@ -94,6 +101,10 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
                 })
             )
         );
+    }
+    for covered in checked.interfaces.iter().filter(|placement| !placement.enforces()) {
+        let (name, by) = (&covered.interface, covered.enforced_by.join(", "));
+        println!("interface {name}: enforced by {by}: {}", covered.reason.as_deref().unwrap_or_default());
     }
     if !checked.groups.is_empty() {
         let rows =

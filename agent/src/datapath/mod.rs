@@ -21,7 +21,7 @@ mod release;
 mod rows;
 mod sources;
 mod table;
-mod topology;
+pub mod topology;
 mod traffic_control;
 
 pub use bans::{BanEntry, Bans};
@@ -38,7 +38,6 @@ pub use pins::PinDirectory;
 pub use release::{is_kernel_too_old, of_this_kernel as kernel_release};
 pub use sources::{SlotView, Sources};
 pub use table::{Before, TablePlace};
-pub use topology::{Device, Placement, devices, place};
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

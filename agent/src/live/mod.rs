@@ -25,6 +25,7 @@ use crate::config::policy::Config;
 use crate::config::{self, ConfigError};
 use crate::datapath::interface_names;
 use crate::protect::{self, Protected};
+use crate::stacking;
 use crate::supervisor::Supervisor;
 
 /// What makes the config be read again.
@@ -159,7 +160,7 @@ impl Changing {
     }
 }
 
-/// The interfaces that a config's patterns name.
+/// The interfaces that a config's patterns name and that charge packets.
 ///
 /// # Errors
 ///
@@ -181,7 +182,7 @@ pub fn interfaces(config: &Config) -> Result<Vec<String>, String> {
             }
         }
     }
-    Ok(interfaces)
+    stacking::charging(&interfaces).map_err(|error| format!("listing the devices of this host failed: {error}"))
 }
 
 /// Those of the interfaces that are there.
@@ -257,6 +258,7 @@ impl Agent {
         self.requests().replace(engine);
         self.groups().replace(&effective);
         notes.extend(self.replace_cluster(&before, config));
+        notes.extend(stacking::gaps(config));
         let mut live = self.changing().live();
         live.source = source.clone();
         live.protected = protected;

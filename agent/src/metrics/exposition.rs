@@ -141,7 +141,8 @@ impl Page<'_> {
             [],
             [([], status.notes.len() as u64)],
         )?;
-        let attached: Vec<_> = status.interfaces.iter().map(|on| (on.name.as_str(), on.attach.to_string())).collect();
+        let attached: Vec<_> =
+            status.interfaces.iter().filter_map(|on| Some((on.name.as_str(), on.attach?.to_string()))).collect();
         self.gauge(
             "weir_interface_info",
             "How an interface is attached.",

@@ -29,7 +29,12 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
 fn documents(packets: u64) -> Documents {
     let mut status = Status { version: "1.2.3".to_owned(), mode: "enforce".to_owned(), ..Status::default() };
     status.totals.passed_packets = packets;
-    status.interfaces.push(InterfaceStatus { name: "eth0".to_owned(), attach: AttachMode::Native });
+    status.interfaces.push(InterfaceStatus {
+        name: "eth0".to_owned(),
+        attach: Some(AttachMode::Native),
+        enforced_by: Vec::new(),
+        reason: None,
+    });
     let group = GroupStatus { name: "batch".to_owned(), ..GroupStatus::default() };
     Documents {
         status,

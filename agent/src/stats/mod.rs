@@ -62,8 +62,14 @@ pub struct Status {
 pub struct InterfaceStatus {
     /// Its name.
     pub name: String,
-    /// `native`, `generic` or `tc`.
-    pub attach: AttachMode,
+    /// `native`, `generic` or `tc`; `null` where nothing is attached.
+    pub attach: Option<AttachMode>,
+    /// The interfaces that charge its packets in its place, since they carry them too; empty if it charges them itself.
+    #[serde(default)]
+    pub enforced_by: Vec<String>,
+    /// Why others charge its packets.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// All packets.

@@ -21,6 +21,7 @@ mod operations;
 mod redis;
 mod reload;
 mod safety;
+mod stacked;
 mod support;
 mod survive;
 mod top;
@@ -61,6 +62,7 @@ fn main() {
         neighbours::TESTS,
         safety::TESTS,
         trials::TESTS,
+        stacked::TESTS,
         metrics::TESTS,
         operations::TESTS,
     ];
@@ -79,11 +81,16 @@ fn main() {
     if !has_systemd {
         eprintln!("skipped: what takes systemd-analyze, which this machine does not have");
     }
+    let has_vlan = obstacle.is_none() && support::has_kind(&["vlan", "id", "7"]);
+    if !has_vlan {
+        eprintln!("skipped: what takes VLAN devices, which this kernel does not have");
+    }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
         .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
+        .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
         .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {

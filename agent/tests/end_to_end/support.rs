@@ -47,6 +47,14 @@ pub fn has_fq() -> bool {
     Command::new("nsenter").args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
+/// Whether this kernel has devices of a kind that are made on another one.
+pub fn has_kind(kind: &[&str]) -> bool {
+    let network = Network::new();
+    let made = ["-n", &network.server, "link", "add", "link", INTERFACE, "name", "kind0", "type"];
+    let output = Command::new("ip").args([&made[..], kind].concat()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
 /// Whether this kernel has chains of programs at the hooks of traffic control.
 pub fn has_tcx() -> bool {
     aya::util::KernelVersion::current().is_ok_and(|version| version >= aya::util::KernelVersion::new(6, 6, 0))
@@ -149,6 +157,11 @@ impl Network {
     pub fn configure_server(&self, device: &str, address: &str) {
         run("ip", &["-n", &self.server, "addr", "add", address, "dev", device]);
         run("ip", &["-n", &self.server, "link", "set", device, "up"]);
+    }
+
+    /// Runs `ip` in the server's namespace.
+    pub fn server_ip(&self, arguments: &[&str]) {
+        run("ip", &[&["-n", &self.server], arguments].concat());
     }
 
     /// Gives the server's interface the queueing discipline that keeps to departure times.

@@ -1,0 +1,168 @@
+//! Devices on top of others: a packet that passes several is charged once.
+
+use std::net::UdpSocket;
+
+use common::packet::build::Frame;
+use serde_json::{Value, json};
+
+use crate::support::{Agent, CLIENT_MAC, INTERFACE, Network, SERVER_MAC};
+use crate::traffic::{PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("a_bridge_and_its_port_charge_a_packet_once", bridge),
+    ("a_bridge_and_its_port_charge_a_packet_once_by_traffic_control", bridge_by_traffic_control),
+    ("a_bridge_and_its_port_charge_what_is_sent_once", bridge_egress),
+    ("a_way_into_a_bridge_that_nothing_limits_is_named", open_way),
+    ("a_port_that_joins_a_bridge_charges_for_it", joining),
+    ("a_macvlan_and_its_device_charge_a_packet_once", macvlan),
+];
+
+/// What takes VLAN devices.
+pub const WITH_VLAN: &[(&str, fn())] = &[("a_vlan_and_its_device_charge_a_packet_once", vlan)];
+
+const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 801\n";
+const BRIDGE: &str = "br0";
+
+/// Puts a bridge on the server's interface; the address goes along.
+fn add_bridge(network: &Network) {
+    network.server_ip(&["link", "add", BRIDGE, "address", "02:00:00:00:77:01", "type", "bridge"]);
+    network.server_ip(&["addr", "flush", "dev", INTERFACE]);
+    network.server_ip(&["link", "set", INTERFACE, "master", BRIDGE]);
+    network.configure_server(BRIDGE, "10.77.0.1/16");
+}
+
+/// Which interfaces charge, and which others these charge for.
+fn placements(agent: &Agent<'_>) -> (Vec<Value>, Vec<(Value, Value)>) {
+    let status = agent.json(&["status"]);
+    let rows = status["interfaces"].as_array().unwrap();
+    let (charging, covered): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|row| row["enforced_by"] == json!([]));
+    assert!(charging.iter().all(|row| row["attach"].is_string()), "{status}");
+    assert!(covered.iter().all(|row| row["attach"].is_null() && row["reason"].is_string()), "{status}");
+    (
+        charging.iter().map(|row| row["name"].clone()).collect(),
+        covered.iter().map(|row| (row["name"].clone(), row["enforced_by"].clone())).collect(),
+    )
+}
+
+/// Sends more than the limit, and expects exactly what it says to arrive.
+fn expect_once(network: &Network, agent: &Agent<'_>, frame: &[u8], source: u8) {
+    let receiver = network.receiver(PORT);
+    let mut received = 0;
+    // In parts that fit into the receiver's buffer.
+    for _ in 0..5 {
+        burst(network, &[frame.to_vec()], 200);
+        received += receiver.counts()[usize::from(source)];
+    }
+    assert_eq!(received, 801, "of a limit of 801");
+    assert_eq!(agent.counts("packets"), (801, 199));
+}
+
+fn bridge_with(agent: &str) {
+    let network = Network::new();
+    add_bridge(&network);
+    let agent = network.start_on(&[BRIDGE, INTERFACE], agent, LIMIT);
+    assert_eq!(placements(&agent), (vec![json!(INTERFACE)], vec![(json!(BRIDGE), json!([INTERFACE]))]));
+    expect_once(&network, &agent, &udp_from(7), 7);
+}
+
+fn bridge() {
+    bridge_with("attach = \"native\"");
+}
+
+fn bridge_by_traffic_control() {
+    bridge_with("attach = \"tc\"");
+}
+
+fn bridge_egress() {
+    let network = Network::new();
+    add_bridge(&network);
+    // What the host sends of itself, such as multicast reports, is not UDP.
+    let limit = format!("{LIMIT}direction = \"egress\"\nprotocol = \"udp\"\n");
+    let agent = network.start_on(&[BRIDGE, INTERFACE], "", &limit);
+    let receiver = network.client_receiver("10.77.0.2:9000");
+    let mut received = 0;
+    for _ in 0..5 {
+        network.in_server(|| {
+            let socket = UdpSocket::bind("10.77.0.1:9000").unwrap();
+            for _ in 0..200 {
+                // A refused packet is an error to its sender.
+                let _ = socket.send_to(&[0; 22], "10.77.0.2:9000");
+            }
+        });
+        received += receiver.counts()[1];
+    }
+    assert_eq!(received, 801, "of a limit of 801");
+    assert_eq!(agent.counts("packets"), (801, 199));
+}
+
+fn open_way() {
+    let network = Network::new();
+    add_bridge(&network);
+    network.add_link("weir1", "client1");
+    network.server_ip(&["link", "set", "weir1", "master", BRIDGE]);
+    let agent = network.start_on(&[BRIDGE, INTERFACE], "", LIMIT);
+    let gap = "packets of br0 that pass weir1 are not limited, since weir0 enforces for br0: add weir1 to [agent] \
+               interfaces, or remove weir0";
+    let notes = agent.json(&["status"])["notes"].clone();
+    assert!(notes.as_array().unwrap().contains(&json!(gap)), "{notes}");
+    let config = network.config_on(&[BRIDGE, INTERFACE], "", LIMIT);
+    let checked = network.command(&["check", "--json", config.to_str().unwrap()]);
+    let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert!(checked["warnings"].as_array().unwrap().contains(&json!(gap)), "{checked}");
+    assert_eq!(checked["interfaces"][0]["enforced_by"], json!([INTERFACE]), "{checked}");
+    // What the note advises closes it.
+    network.config_on(&[BRIDGE, INTERFACE, "weir1"], "", LIMIT);
+    network.told(&["reload"]);
+    let (charging, covered) = placements(&agent);
+    assert_eq!(charging, [json!(INTERFACE), json!("weir1")]);
+    assert_eq!(covered, [(json!(BRIDGE), json!([INTERFACE, "weir1"]))]);
+    assert_eq!(agent.json(&["status"])["notes"], json!([]));
+    expect_once(&network, &agent, &udp_from(7), 7);
+}
+
+fn joining() {
+    let network = Network::new();
+    network.server_ip(&["link", "add", BRIDGE, "address", "02:00:00:00:77:01", "type", "bridge"]);
+    network.configure_server(BRIDGE, "10.78.0.1/16");
+    let agent = network.start_on(&[BRIDGE, INTERFACE], "", LIMIT);
+    assert_eq!(placements(&agent), (vec![json!(BRIDGE), json!(INTERFACE)], vec![]));
+    network.server_ip(&["addr", "flush", "dev", INTERFACE]);
+    network.server_ip(&["link", "set", INTERFACE, "master", BRIDGE]);
+    network.configure_server(BRIDGE, "10.77.0.1/16");
+    network.told(&["reload"]);
+    assert_eq!(placements(&agent), (vec![json!(INTERFACE)], vec![(json!(BRIDGE), json!([INTERFACE]))]));
+    expect_once(&network, &agent, &udp_from(7), 7);
+    network.server_ip(&["link", "set", INTERFACE, "nomaster"]);
+    network.told(&["reload"]);
+    assert_eq!(placements(&agent), (vec![json!(BRIDGE), json!(INTERFACE)], vec![]));
+}
+
+fn macvlan() {
+    let network = Network::new();
+    network.server_ip(&["link", "add", "link", INTERFACE, "name", "upper0", "type", "macvlan"]);
+    network.server_ip(&["link", "set", "upper0", "address", "02:00:00:00:77:03"]);
+    network.configure_server("upper0", "10.77.0.3/16");
+    let agent = network.start_on(&["upper0", INTERFACE], "", LIMIT);
+    assert_eq!(placements(&agent), (vec![json!(INTERFACE)], vec![(json!("upper0"), json!([INTERFACE]))]));
+    let frame = Frame::between(CLIENT_MAC, [2, 0, 0, 0, 0x77, 3]).ipv4([10, 77, 0, 7], [10, 77, 0, 3]);
+    expect_once(&network, &agent, &frame.udp(5000, PORT, &[0; 22]).build(), 7);
+}
+
+fn vlan() {
+    let frame = Frame::between(CLIENT_MAC, SERVER_MAC).vlan(7).ipv4([10, 79, 0, 7], [10, 79, 0, 1]);
+    let frame = frame.udp(5000, PORT, &[0; 22]).build();
+    for attach in ["attach = \"native\"", "attach = \"tc\""] {
+        let network = Network::new();
+        network.server_ip(&["link", "add", "link", INTERFACE, "name", "upper0", "type", "vlan", "id", "7"]);
+        network.configure_server("upper0", "10.79.0.1/16");
+        let agent = network.start_on(&["upper0", INTERFACE], attach, LIMIT);
+        assert_eq!(placements(&agent), (vec![json!(INTERFACE)], vec![(json!("upper0"), json!([INTERFACE]))]));
+        expect_once(&network, &agent, &frame, 7);
+    }
+    // By itself it charges itself.
+    let network = Network::new();
+    network.server_ip(&["link", "add", "link", INTERFACE, "name", "upper0", "type", "vlan", "id", "7"]);
+    network.configure_server("upper0", "10.79.0.1/16");
+    let agent = network.start_on(&["upper0"], "", LIMIT);
+    expect_once(&network, &agent, &frame, 7);
+}

@@ -12,7 +12,10 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::compile::{CarryPlan, Layout, Plan, plan_after};
 use crate::config::policy::Config;
-use crate::datapath::{AttachError, Before, Carry, Datapath, LoadError, PinDirectory, TablePlace, release_others};
+use crate::counts;
+use crate::datapath::{
+    AttachError, Before, Carry, Datapath, Generation, LoadError, PinDirectory, TablePlace, release_others,
+};
 use crate::stats::monotonic_nanoseconds;
 
 /// How long a packet is judged at the most, where the kernel cannot tell when all that were are: a hundred times what
@@ -29,6 +32,7 @@ pub struct Change {
     place: TablePlace,
     carry: CarryPlan,
     notes: Vec<String>,
+    generation: Generation,
 }
 
 impl Change {
@@ -46,8 +50,14 @@ impl Change {
         let plan = if plan.after == known { plan } else { plan_after(config, &known).map_err(LoadError::from)? };
         let place = pins.place(&plan.ingress.settings, before.as_ref())?;
         let carry = if place.is_next() { known.carry(&plan.ingress.layout) } else { CarryPlan::default() };
-        let loaded = load(plan, pins, &place, interfaces, config);
+        let generation = counts::begin(&pins.generations())?;
+        let place = place.with_counters(&generation);
+        let loaded = load(plan, pins, &place, interfaces, config).and_then(|(ingress, egress)| {
+            counts::describe(&generation, &config.limits, &ingress, egress.as_ref())?;
+            Ok((ingress, egress))
+        });
         if loaded.is_err() {
+            let _ = generation.remove();
             // What stays is found and taken out by the next attempt; the failure itself is what is told.
             let _ = pins.discard_next();
             pins.clear_unless_linked();
@@ -55,7 +65,12 @@ impl Change {
         let (ingress, egress) = loaded?;
         let mut notes = carry.afresh.clone();
         notes.extend(afresh.map(|why| format!("every source starts afresh: {why}")));
-        Ok(Self { ingress, egress, before, place, carry, notes })
+        Ok(Self { ingress, egress, before, place, carry, notes, generation })
+    }
+
+    /// Where it counts.
+    pub const fn generation(&self) -> &Generation {
+        &self.generation
     }
 
     /// Puts it in force on these interfaces. Returns what an operator should know.
@@ -105,6 +120,7 @@ impl Change {
         }
         self.ingress.abandon();
         let _ = pins.before();
+        wait_for_packets();
     }
 }
 

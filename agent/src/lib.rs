@@ -9,6 +9,7 @@ pub mod cmd;
 pub mod compile;
 pub mod config;
 pub mod control;
+pub mod counts;
 pub mod datapath;
 pub mod decide;
 pub mod doctor;

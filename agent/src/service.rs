@@ -16,7 +16,8 @@ use crate::compile::{Layout, Plan, PrefixKey};
 use crate::config::policy::{Config, OnExit, Unit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
-use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, LoadError, PinDirectory, PinLock};
+use crate::counts;
+use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, Generation, LoadError, PinDirectory, PinLock};
 use crate::events::Event;
 use crate::host_load::{HostLoad, ROOM, RoomDecision};
 use crate::stacking;
@@ -51,8 +52,10 @@ struct InForce {
     runtime: Runtime,
     load: Option<HostLoad>,
     room: RoomDecision,
-    /// What earlier policies of this agent counted.
+    /// What policies before this one counted.
     counted: Counted,
+    /// Where this one counts.
+    generation: Generation,
     /// This host's shares of limits that many hosts keep together, by the limits' names.
     shares: HashMap<String, cluster::InForce>,
 }
@@ -259,13 +262,15 @@ impl InForce {
             change.ingress.set_runtime(runtime)?;
             Ok((change.put_in_force(&config, pins, interfaces)?, bans, runtime))
         };
-        let (notes, bans, runtime) = match put(&mut change) {
+        let (mut notes, bans, runtime) = match put(&mut change) {
             Ok(put) => put,
             Err(error) => {
                 change.undo(pins);
                 return Err(error);
             }
         };
+        let generation = change.generation().clone();
+        let counted = fold(pins, &generation, &mut notes).unwrap_or_default();
         Ok(Self {
             config,
             ingress: change.ingress,
@@ -275,7 +280,8 @@ impl InForce {
             runtime,
             load: HostLoad::new().ok(),
             room: RoomDecision::default(),
-            counted: Counted::default(),
+            counted,
+            generation,
             shares: HashMap::new(),
         })
     }
@@ -307,14 +313,19 @@ impl InForce {
                     datapath.attach_again(self.config.agent.attach);
                 }
                 change.undo(pins);
+                // What it counted for a moment counts on.
+                self.counted = fold(pins, &self.generation, &mut Vec::new()).unwrap_or_else(|| self.counted.clone());
                 return Err(error);
             }
         };
         // The policy is in force: what people look at is second to that, and told of if it fails.
+        let generation = change.generation().clone();
         let Change { mut ingress, egress, .. } = change;
         let mut noted = notes.clone();
-        if let Err(error) = self.count_on(&mut ingress, &config) {
-            noted.push(format!("counters of the policy before could not be read: {error}"));
+        self.counted = fold(pins, &generation, &mut noted).unwrap_or_else(|| self.counted.clone());
+        self.generation = generation;
+        if let Err(error) = self.take_up_samples(&mut ingress, &config) {
+            noted.push(format!("statistics of sources under the policy before could not be read: {error}"));
         }
         self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster && limit.name == *name));
         (self.ingress, self.egress) = (ingress, egress);
@@ -322,12 +333,8 @@ impl InForce {
         Ok(noted)
     }
 
-    /// Adds what this policy has counted to what earlier ones have, and hands on what is remembered of sources.
-    fn count_on(&mut self, next: &mut Datapath, config: &Config) -> Result<(), LoadError> {
-        for datapath in std::iter::once(&self.ingress).chain(&self.egress) {
-            let (rows, table) = (datapath.counters()?, datapath.table_counters()?);
-            self.counted.add(&self.config.limits, datapath.image(), &rows, table);
-        }
+    /// Hands on what is remembered of sources.
+    fn take_up_samples(&self, next: &mut Datapath, config: &Config) -> Result<(), LoadError> {
         let old = self.ingress.image();
         let new_rows: HashMap<&str, u32> = (BYPASS_ROWS..)
             .zip(&next.image().catalogue)
@@ -426,6 +433,20 @@ impl InForce {
             throttled_packets: ban.refused,
         };
         Ok(entries.into_iter().map(|entry| row((entry.prefix, entry.ban))).collect())
+    }
+}
+
+/// Adds up what all policies but that of `generation` counted; `None` if that cannot be.
+fn fold(pins: &PinDirectory, generation: &Generation, notes: &mut Vec<String>) -> Option<Counted> {
+    match counts::fold(&pins.generations(), generation) {
+        Ok((counted, lost)) => {
+            notes.extend(lost);
+            Some(counted)
+        }
+        Err(error) => {
+            notes.push(format!("counters of earlier policies could not be added up: {error}"));
+            None
+        }
     }
 }
 

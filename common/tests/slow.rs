@@ -29,7 +29,13 @@ fn a_bucket_refills_within_a_millionth_of_the_rate() {
             let (left, due) = (bucket.remaining(state, now), count / part);
             assert!(left <= due && left + 1 + due / 1_000_000 >= due, "{left} of {due} after 1/{part} of the time");
         }
-        assert!(matches!(bucket.decide(state, start + scale.ticks(per) + scale.ticks(per) / 1_000_000, count), Decision::Pass(_)), "{count}");
+        assert!(
+            matches!(
+                bucket.decide(state, start + scale.ticks(per) + scale.ticks(per) / 1_000_000, count),
+                Decision::Pass(_)
+            ),
+            "{count}"
+        );
     }
 }
 

@@ -13,6 +13,7 @@ mod error;
 mod events;
 mod features;
 mod gateways;
+mod generation;
 mod interface;
 mod others;
 mod pins;
@@ -30,6 +31,7 @@ pub use error::{AttachError, LoadError};
 pub use events::{EventRing, MOST_AT_ONCE};
 pub use features::{AttachedProgram, DeviceFacts, facts as device_facts};
 pub use gateways::default_gateways;
+pub use generation::{Generation, Generations};
 pub use interface::{
     AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
 };
@@ -156,6 +158,10 @@ impl Datapath {
             loader.map_pin_path(map, place.map(map));
         }
         loader.map_pin_path(pins::BANS, pins.map(pins::BANS));
+        let direction = if settings.is_egress != 0 { Direction::Egress } else { Direction::Ingress };
+        for (map, path) in place.generation().iter().flat_map(|generation| generation.maps(direction)) {
+            loader.map_pin_path(map, path);
+        }
         let mut ebpf = loader.load(OBJECT).map_err(LoadError::from_aya)?;
         write_policy(&mut ebpf, &image)?;
         let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;

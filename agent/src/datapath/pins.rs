@@ -185,6 +185,7 @@ impl PinDirectory {
             removed.push(hook.path);
         }
         self.discard_next()?;
+        self.generations().clear()?;
         for path in SHARED_MAPS.iter().chain(&[BANS]).map(|name| self.map(name)) {
             if path.exists() {
                 remove(&path)?;

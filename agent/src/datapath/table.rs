@@ -16,6 +16,7 @@ use common::packet::Direction;
 use common::settings::{Settings, TableIdentity};
 
 use super::error::LoadError;
+use super::generation::Generation;
 use super::pins::{Holder, PinDirectory, PinnedHook, SHARED_MAPS, remove};
 use super::random_seed;
 use super::sources::Sources;
@@ -43,6 +44,8 @@ pub struct TablePlace {
     directory: PathBuf,
     seed: HashSeed,
     is_next: bool,
+    /// Where the policy's counters are pinned, if they are.
+    generation: Option<Generation>,
 }
 
 impl Before {
@@ -58,6 +61,16 @@ impl TablePlace {
     #[must_use]
     pub const fn is_next(&self) -> bool {
         self.is_next
+    }
+
+    /// The same, with a policy whose counters are pinned.
+    #[must_use]
+    pub fn with_counters(self, generation: &Generation) -> Self {
+        Self { generation: Some(generation.clone()), ..self }
+    }
+
+    pub(super) const fn generation(&self) -> Option<&Generation> {
+        self.generation.as_ref()
     }
 
     pub(super) const fn seed(&self) -> HashSeed {
@@ -121,14 +134,19 @@ impl PinDirectory {
     /// When there is no secret to be had, or what is left of an earlier attempt cannot be removed.
     pub fn place(&self, settings: &Settings, before: Option<&Before>) -> Result<TablePlace, LoadError> {
         if let Some(before) = before.filter(|before| before.identity.fits(settings)) {
-            return Ok(TablePlace { directory: self.path().to_owned(), seed: before.identity.seed, is_next: false });
+            return Ok(TablePlace {
+                directory: self.path().to_owned(),
+                seed: before.identity.seed,
+                is_next: false,
+                generation: None,
+            });
         }
         self.discard_next()?;
         let directory = self.path().join(NEXT);
         fs::create_dir_all(&directory).map_err(|source| LoadError::PinDirectory { path: directory.clone(), source })?;
         // Keys are found again only under the same secret.
         let seed = before.map_or_else(random_seed, |before| Ok(before.identity.seed))?;
-        Ok(TablePlace { directory, seed, is_next: true })
+        Ok(TablePlace { directory, seed, is_next: true, generation: None })
     }
 
     /// The table of the policy before, to take over from.
@@ -138,7 +156,8 @@ impl PinDirectory {
     /// When it cannot be mapped.
     pub fn open_table(&self, before: &Before) -> Result<Sources, LoadError> {
         let identity = &before.identity;
-        let place = TablePlace { directory: self.path().to_owned(), seed: identity.seed, is_next: false };
+        let place =
+            TablePlace { directory: self.path().to_owned(), seed: identity.seed, is_next: false, generation: None };
         place.open(&Settings {
             seed: identity.seed,
             shape: identity.shape,

@@ -1,11 +1,11 @@
-//! What policies counted that are in force no more, so that counters never go down while the agent runs.
+//! What policies that are no longer in effect have counted, so that counters never go down.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use common::counters::{BYPASS_ROWS, Counters, TableCounters, Traffic};
+use serde::{Deserialize, Serialize};
 
 use crate::compile::Image;
-use crate::config::policy::Limit;
 
 /// Counters of earlier policies.
 #[derive(Clone, Debug, Default)]
@@ -20,24 +20,55 @@ pub struct Counted {
     pub table: TableCounters,
 }
 
+/// The same as it is written down. Each row of counters is packets and bytes of each outcome, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountedDocument {
+    limits: BTreeMap<String, [u64; 8]>,
+    bypass: Vec<[u64; 8]>,
+    total: [u64; 8],
+    table: BTreeMap<String, u64>,
+}
+
 impl Counted {
-    /// Adds what one direction of a policy counted.
-    pub fn add(&mut self, limits: &[Limit], image: &Image, rows: &[Counters], table: TableCounters) {
-        for (sum, row) in self.bypass.iter_mut().zip(rows) {
+    /// Adds what one direction of a policy counted: rows of these limits, by the limit's place and the row of the span.
+    pub fn add(
+        &mut self,
+        limits: &[String],
+        bypass: u32,
+        catalogue: &[(usize, u32)],
+        rows: &[Counters],
+        table: TableCounters,
+    ) {
+        for (sum, row) in self.bypass.iter_mut().zip(rows.iter().take(bypass as usize)) {
             *sum = sum.plus(*row);
         }
         self.total = rows.iter().fold(self.total, |sum, row| sum.plus(*row));
         self.table = self.table.plus(table);
-        for (nth, limit) in limits.iter().enumerate().filter(|(_, limit)| is_of(limit, image)) {
-            let sum = self.limits.entry(limit.name.clone()).or_default();
-            *sum = sum.plus(of_limit(nth, image, rows));
+        // A limit with tiers has several rules in one span, whose packets count once.
+        let mut spans = BTreeSet::new();
+        for (counter, (limit, span)) in (bypass..).zip(catalogue) {
+            let row = |row: u32| rows.get(row as usize).copied().unwrap_or_default();
+            let Some(name) = limits.get(*limit) else { continue };
+            let sum = self.limits.entry(name.clone()).or_default();
+            *sum = sum.plus(Counters { passed: Traffic::default(), ..row(counter) });
+            if spans.insert((*limit, *span)) {
+                sum.passed = sum.passed.plus(row(*span).passed);
+            }
         }
     }
-}
 
-/// Whether a limit is on this direction.
-fn is_of(limit: &Limit, image: &Image) -> bool {
-    (limit.direction == common::packet::Direction::Egress) == (image.settings.is_egress != 0)
+    /// Adds all of another one.
+    pub fn plus(&mut self, other: &Self) {
+        for (name, counters) in &other.limits {
+            let sum = self.limits.entry(name.clone()).or_default();
+            *sum = sum.plus(*counters);
+        }
+        for (sum, row) in self.bypass.iter_mut().zip(&other.bypass) {
+            *sum = sum.plus(*row);
+        }
+        self.total = self.total.plus(other.total);
+        self.table = self.table.plus(other.table);
+    }
 }
 
 /// What is counted of the nth limit.
@@ -45,7 +76,7 @@ fn is_of(limit: &Limit, image: &Image) -> bool {
 pub fn of_limit(nth: usize, image: &Image, rows: &[Counters]) -> Counters {
     let row = |row: u32| rows.get(row as usize).copied().unwrap_or_default();
     let mut sum = Counters::default();
-    let mut spans = std::collections::BTreeSet::new();
+    let mut spans = BTreeSet::new();
     for (counter, counted) in (BYPASS_ROWS..).zip(&image.catalogue).filter(|(_, counted)| counted.limit == nth) {
         sum = sum.plus(Counters { passed: Traffic::default(), ..row(counter) });
         // A limit with tiers has several rules in one span, whose packets count once.
@@ -54,4 +85,57 @@ pub fn of_limit(nth: usize, image: &Image, rows: &[Counters]) -> Counters {
         }
     }
     sum
+}
+
+fn words(counters: &Counters) -> [u64; 8] {
+    let of = |traffic: Traffic| [traffic.packets, traffic.bytes];
+    let [passed, throttled, would, over] =
+        [counters.passed, counters.throttled, counters.would_throttle, counters.over].map(of);
+    [passed[0], passed[1], throttled[0], throttled[1], would[0], would[1], over[0], over[1]]
+}
+
+fn counters(words: &[u64; 8]) -> Counters {
+    let of = |nth: usize| Traffic { packets: words[2 * nth], bytes: words[2 * nth + 1] };
+    Counters { passed: of(0), throttled: of(1), would_throttle: of(2), over: of(3) }
+}
+
+impl From<&Counted> for CountedDocument {
+    fn from(counted: &Counted) -> Self {
+        let table = [
+            ("evicted", counted.table.evicted),
+            ("full_passed", counted.table.full_passed),
+            ("full_throttled", counted.table.full_throttled),
+            ("full_shared", counted.table.full_shared),
+            ("contended", counted.table.contended),
+        ];
+        Self {
+            limits: counted.limits.iter().map(|(name, row)| (name.clone(), words(row))).collect(),
+            bypass: counted.bypass.iter().map(words).collect(),
+            total: words(&counted.total),
+            table: table.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+        }
+    }
+}
+
+impl From<&CountedDocument> for Counted {
+    fn from(document: &CountedDocument) -> Self {
+        let table = |name: &str| document.table.get(name).copied().unwrap_or_default();
+        let mut bypass = [Counters::default(); BYPASS_ROWS as usize];
+        for (row, words) in bypass.iter_mut().zip(&document.bypass) {
+            *row = counters(words);
+        }
+        Self {
+            limits: document.limits.iter().map(|(name, words)| (name.clone(), counters(words))).collect(),
+            bypass,
+            total: counters(&document.total),
+            table: TableCounters {
+                evicted: table("evicted"),
+                full_passed: table("full_passed"),
+                full_throttled: table("full_throttled"),
+                full_shared: table("full_shared"),
+                contended: table("contended"),
+                ..TableCounters::default()
+            },
+        }
+    }
 }

@@ -4,7 +4,7 @@ pub mod counted;
 mod reader;
 mod view;
 
-pub use counted::Counted;
+pub use counted::{Counted, CountedDocument};
 pub use reader::{Live, Reader, mapped, monotonic_nanoseconds, seconds_until};
 pub use view::{MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 

@@ -3,6 +3,7 @@
 mod actions;
 mod bans;
 mod cluster;
+mod counting;
 mod elastic;
 mod escalation;
 mod events;
@@ -59,6 +60,7 @@ fn main() {
         life::TESTS,
         reload::TESTS,
         survive::TESTS,
+        counting::TESTS,
         neighbours::TESTS,
         safety::TESTS,
         trials::TESTS,

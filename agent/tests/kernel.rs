@@ -1,6 +1,8 @@
 //! The same packets through the function and through the kernel's program, verdict by verdict, by BPF_PROG_TEST_RUN
 //! with the clock that the test gives; and two CPUs at once on one key.
 
+#[path = "kernel/essential.rs"]
+mod essential;
 #[path = "kernel/hooks.rs"]
 mod hooks;
 #[path = "../../common/tests/memory/mod.rs"]
@@ -65,7 +67,8 @@ fn main() {
         many_rules();
         Ok(())
     }));
-    let others: [(&str, fn()); 8] = [
+    let others: [(&str, fn()); 9] = [
+        ("each_kind_of_essential_traffic_passes_its_burst", essential::limits),
         ("a_source_is_held_to_what_the_longest_prefix_around_it_says", prefixes::classes),
         ("a_refused_source_is_told_of_at_once_and_then_once_a_second", told_once_a_second),
         ("two_cpus_that_refuse_one_source_at_once_tell_of_it_once", two_cpus::told_by_one_cpu),

@@ -64,9 +64,9 @@ impl Counters {
 pub enum Bypass {
     /// No limit applies to it.
     Unlimited = 0,
-    /// Not an IP packet: ARP, LLDP and the like.
+    /// Not an IP packet: ARP, LLDP and the like, within the limit of its kind.
     NotIp = 1,
-    /// Neighbour discovery or DHCP, without which the host has no network.
+    /// Neighbour discovery or DHCP, without which the host has no network, within the limit of its kind.
     Essential = 2,
     /// Its address is never throttled.
     NeverLimit = 3,
@@ -74,10 +74,23 @@ pub enum Bypass {
     Malformed = 4,
     /// Its address is banned: refused.
     Banned = 5,
+    /// ARP, neighbour discovery or DHCP above its limit, and no other limit applies: refused.
+    EssentialThrottled = 6,
+    /// Any other frame that is not IP, above its limit: refused.
+    NotIpThrottled = 7,
+}
+
+impl Bypass {
+    /// Whether such packets are refused.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_refusal(bypass: u32) -> bool {
+        bypass >= Self::Malformed as u32
+    }
 }
 
 /// Rows of counters before those of the rules.
-pub const BYPASS_ROWS: u32 = 6;
+pub const BYPASS_ROWS: u32 = 8;
 
 /// What befell the table of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

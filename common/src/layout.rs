@@ -2,12 +2,13 @@
 
 use crate::ban::Ban;
 use crate::counters::{Counters, Sighted, TableCounters, Traffic};
+use crate::essential::PacketBucket;
 use crate::event::Event;
 use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, Started};
 use crate::key::{HashSeed, Key};
 use crate::prefix::{LINE_WORDS, Line, PrefixRoot, PrefixRoots};
 use crate::rule::{Rule, RuleSpan, Size};
-use crate::settings::{AnswerBucket, Mark, PortSpans, Runtime, SPANS, Settings, TableIdentity};
+use crate::settings::{Mark, PortSpans, Runtime, SPANS, Settings, TableIdentity};
 use crate::table::Shape;
 use crate::time::TickScale;
 
@@ -20,8 +21,8 @@ macro_rules! no_padding {
 
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
-no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 18], AnswerBucket, PrefixRoots, [RuleSpan; SPANS]);
-no_padding!(AnswerBucket: u64, u64, u64);
+no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 18], [PacketBucket; 3], PrefixRoots, [RuleSpan; SPANS]);
+no_padding!(PacketBucket: u64, u64, u64);
 no_padding!(Mark: u32, u32, u32);
 no_padding!(Ban: u64, u64, u64);
 no_padding!(TableIdentity: HashSeed, Shape, TickScale, u64, u32, u32);

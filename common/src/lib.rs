@@ -4,6 +4,7 @@
 
 pub mod ban;
 pub mod counters;
+pub mod essential;
 pub mod event;
 pub mod group;
 pub mod key;

@@ -2,9 +2,8 @@
 //!
 //! They are read-only when the program is verified, so that what a policy does not use is not part of the program.
 
+use crate::essential::PacketBucket;
 use crate::key::HashSeed;
-use crate::limiter::token_bucket::Costs;
-use crate::limiter::{Rate, TokenBucket};
 use crate::packet::{Kind, Protocol};
 use crate::prefix::PrefixRoots;
 use crate::rule::RuleSpan;
@@ -66,7 +65,11 @@ pub struct Settings {
     /// 1: packets whose protocol is hidden are refused, since no one span holds all their limits.
     pub refuse_hidden: u32,
     /// How many answers are sent at most.
-    pub answers: AnswerBucket,
+    pub answers: PacketBucket,
+    /// How much ARP, neighbour discovery and DHCP passes, each.
+    pub essential: PacketBucket,
+    /// How much passes of what is neither IP nor ARP.
+    pub not_ip: PacketBucket,
     /// Where the search for what prefixes say begins.
     pub prefixes: PrefixRoots,
     /// What packets are held to that are to or from a port without limits of its own.
@@ -98,39 +101,12 @@ impl Settings {
         mark_in_use: 0,
         shape_in_use: 0,
         refuse_hidden: 0,
-        answers: AnswerBucket { emission: 1, tolerance: 0, burst: 0 },
+        answers: PacketBucket::CLOSED,
+        essential: PacketBucket::CLOSED,
+        not_ip: PacketBucket::CLOSED,
         prefixes: PrefixRoots::NONE,
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],
     };
-}
-
-/// The token bucket that all answers to what is refused share: an answer is a packet, and somebody may be made to get
-/// them who asked for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct AnswerBucket {
-    /// [`TokenBucket::emission`], without fraction bits.
-    pub emission: u64,
-    /// [`TokenBucket::tolerance`].
-    pub tolerance: u64,
-    /// [`TokenBucket::burst`].
-    pub burst: u64,
-}
-
-impl AnswerBucket {
-    /// A thousand a second, a hundred at once: what Linux allows itself in ICMP errors.
-    #[must_use]
-    pub fn new(scale: TickScale) -> Self {
-        let bucket = TokenBucket::new(Rate::per_second(1_000), 100, Costs::Single, scale);
-        Self { emission: bucket.emission, tolerance: bucket.tolerance, burst: bucket.burst }
-    }
-
-    /// As the limiter that it is.
-    #[inline(always)]
-    #[must_use]
-    pub const fn bucket(&self) -> TokenBucket {
-        TokenBucket { emission: self.emission, emission_shift: 0, tolerance: self.tolerance, burst: self.burst }
-    }
 }
 
 /// How a packet is marked that a limit marks. One row for each row of rules of one multiplier.

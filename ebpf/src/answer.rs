@@ -1,17 +1,11 @@
 //! Turns a refused packet into the answer to it.
 
-use common::limiter::Decision;
 use common::packet::reply::Reply;
 use common::packet::{Depth, Link, parse};
-use common::throttle::Host;
 
-use crate::atomics;
 use crate::context::Frame;
+use crate::essential::take;
 use crate::maps::{ANSWERS, REPLY, setting};
-use crate::throttle::Kernel;
-
-/// How often a bucket that another CPU keeps changing is decided upon again.
-const TRIES: u32 = 4;
 
 /// Makes the frame the answer to itself; `false` if there is none, or there have been enough of them.
 #[inline(always)]
@@ -46,19 +40,5 @@ pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
 
 #[inline(always)]
 fn may_answer() -> bool {
-    let Some(state) = ANSWERS.get_ptr_mut(0) else { return false };
-    let bucket = setting!(answers).bucket();
-    let now = Kernel.now();
-    // SAFETY: a map's value; volatile since other CPUs write it.
-    let mut found = unsafe { state.read_volatile() };
-    for _ in 0..TRIES {
-        let Decision::Pass(next) = bucket.decide(found, now, 1) else { return false };
-        let current = found;
-        // SAFETY: a map's value.
-        found = unsafe { atomics::compare_exchange(state, current, next) };
-        if found == current {
-            return true;
-        }
-    }
-    false
+    ANSWERS.get_ptr_mut(0).is_some_and(|state| take(state, &setting!(answers)))
 }

@@ -8,25 +8,23 @@ use common::ban::Ban;
 use common::counters::Bypass;
 use common::packet::{Address, Direction, Packet, Protocol};
 use common::prefix::{Line, Lines, Node, PrefixEntry, PrefixRoot, Search};
-use common::rule::{RuleSpan, Size, Subject};
+use common::rule::{RuleSpan, Subject};
 use common::settings::{PortSpans, span_index};
 
-use crate::atomics;
+use crate::context::Frame;
 use crate::maps::{BANS, PORTS, PREFIXES, RUNTIME, setting, setting_at};
 use crate::throttle::Kernel;
+use crate::{Seen, atomics, essential};
 
 /// The rules for a packet, or why there are none. Fills in what they look at, if there are any.
 #[inline(always)]
 pub fn classify(
+    frame: &impl Frame,
     packet: &Packet,
     direction: Direction,
-    interface: u32,
-    size: Size,
+    seen: &Seen,
     subject: &mut MaybeUninit<Subject>,
 ) -> Result<RuleSpan, Bypass> {
-    if packet.is_essential {
-        return Err(Bypass::Essential);
-    }
     let other = packet.other(direction);
     let entry = prefix_entry(other);
     if entry.has(PrefixEntry::NEVER_LIMIT) {
@@ -34,6 +32,12 @@ pub fn classify(
     }
     if direction == Direction::Ingress && is_banned(other) {
         return Err(Bypass::Banned);
+    }
+    // Above its own limit it is traffic like any other, so that a flood from one source does not starve the others.
+    if let Some(kind) = packet.essential()
+        && essential::conforms(kind, frame.interface())
+    {
+        return Err(Bypass::Essential);
     }
     if entry.has(PrefixEntry::UNLIMITED) {
         return Err(Bypass::Unlimited);
@@ -44,7 +48,7 @@ pub fn classify(
     let local_port = packet.local_port_or_0(direction);
     let mut span = span(packet, local_port).ok_or(Bypass::Unlimited)?;
     if span.count == 0 {
-        return Err(Bypass::Unlimited);
+        return Err(if packet.is_essential { Bypass::EssentialThrottled } else { Bypass::Unlimited });
     }
     span.first += entry.grade() * setting!(rules_per_grade);
     subject.write(Subject {
@@ -53,8 +57,8 @@ pub fn classify(
         is_ipv4: u32::from(packet.is_ipv4),
         local_port: u32::from(local_port),
         class: entry.class(),
-        interface,
-        size,
+        interface: seen.interface,
+        size: seen.size,
     });
     Ok(span)
 }

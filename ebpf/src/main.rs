@@ -9,6 +9,7 @@ mod answer;
 mod atomics;
 mod classify;
 mod context;
+mod essential;
 mod maps;
 mod sight;
 mod throttle;
@@ -186,10 +187,10 @@ fn direction() -> Direction {
 }
 
 /// What is known of any frame.
-struct Seen {
-    size: Size,
+pub(crate) struct Seen {
+    pub(crate) size: Size,
     /// The interface's index, if a limit asks for it.
-    interface: u32,
+    pub(crate) interface: u32,
 }
 
 impl Seen {
@@ -211,7 +212,7 @@ fn look_at(
         Ok(packet) => packet,
         Err(unparsed) => {
             return Found::bypass(match unparsed.disposition() {
-                Disposition::Pass => Bypass::NotIp,
+                Disposition::Limit(kind) => essential::bypass(kind, frame.interface()),
                 Disposition::Refuse => Bypass::Malformed,
             });
         }
@@ -220,7 +221,7 @@ fn look_at(
     if segment != 0 {
         seen.size = Size::of_segments(frame.length(), packet.headers(frame), segment);
     }
-    match classify(&packet, direction, seen.interface, seen.size, subject) {
+    match classify(frame, &packet, direction, seen, subject) {
         Ok(span) => Found::rules(span),
         Err(bypass) => Found::bypass(bypass),
     }
@@ -238,8 +239,7 @@ fn hold(found: Found, seen: &Seen, subject: &MaybeUninit<Subject>) -> Fate {
         };
     }
     let bypass = found.0 as u32;
-    let is_refused = bypass == Bypass::Malformed as u32 || bypass == Bypass::Banned as u32;
-    let outcome = match (is_refused, setting!(observe)) {
+    let outcome = match (Bypass::is_refusal(bypass), setting!(observe)) {
         (false, _) => Outcome::Passed,
         (true, 0) => Outcome::Throttled,
         (true, _) => Outcome::WouldThrottle,

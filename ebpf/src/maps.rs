@@ -6,6 +6,7 @@ use aya_ebpf::btf_maps::{Array, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::counters::{Counters, Sighted, TableCounters};
+use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
 use common::key::Key;
 use common::packet::reply::Reply;
@@ -88,6 +89,10 @@ pub static REPLY: PerCpuArray<Reply, 1> = PerCpuArray::new();
 /// The state of the bucket that all answers share.
 #[btf_map]
 pub static ANSWERS: Array<u64, 1> = Array::new();
+
+/// The states of the buckets for what limits per source do not apply to.
+#[btf_map]
+pub static ESSENTIAL: Array<u64, { ESSENTIAL_BUCKETS as usize }> = Array::new();
 
 /// What table this is: for the agent that comes after this one.
 #[btf_map]

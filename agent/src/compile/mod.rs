@@ -15,10 +15,11 @@ pub use image::{CountedRule, Group, Image, PrefixKey};
 pub use layout::{CarryPlan, Layout, StateCarry};
 
 use common::counters::BYPASS_ROWS;
+use common::essential::PacketBucket;
 use common::packet::{Depth, Direction, Kind, Protocol};
 use common::prefix::MAX_CLASSES;
 use common::rule::{MAX_RULES, Rule, RuleSpan};
-use common::settings::{AnswerBucket, HIDDEN_SPAN, Mark, SPANS, Settings, span_index};
+use common::settings::{HIDDEN_SPAN, Mark, SPANS, Settings, span_index};
 use common::table::Shape;
 use common::time::TickScale;
 use thiserror::Error;
@@ -178,7 +179,9 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
         shape_in_use: in_use(|action| action == Action::Shape),
         refuse_hidden: u32::from(hidden.is_none()),
-        answers: AnswerBucket::new(scale),
+        answers: PacketBucket::of_replies(scale),
+        essential: PacketBucket::of_essential(scale),
+        not_ip: PacketBucket::of_not_ip(scale),
         prefixes: prefixes.roots,
         spans: table,
         ..Settings::NONE

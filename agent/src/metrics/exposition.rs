@@ -206,7 +206,7 @@ impl Page<'_> {
         )?;
         self.counter(
             "weir_bypass_packets_total",
-            "Packets that came to no limit: malformed and banned ones are refused, all others pass.",
+            "Packets that came to no limit: malformed, banned and throttled ones are refused, all others pass.",
             ["reason"],
             [
                 (["unlimited"], bypass.unlimited),
@@ -215,6 +215,8 @@ impl Page<'_> {
                 (["never_limit"], bypass.never_limit),
                 (["malformed"], bypass.malformed),
                 (["banned"], bypass.banned),
+                (["essential_throttled"], bypass.essential_throttled),
+                (["not_ip_throttled"], bypass.not_ip_throttled),
             ],
         )?;
         self.gauge("weir_bans", "Prefixes that are banned.", [], [([], status.bans)])?;

@@ -111,7 +111,7 @@ pub struct BypassStatus {
     pub unlimited: u64,
     /// Not IP.
     pub not_ip: u64,
-    /// Neighbour discovery and DHCP.
+    /// Neighbour discovery and DHCP, within its limit.
     pub essential: u64,
     /// Never limited.
     pub never_limit: u64,
@@ -119,6 +119,12 @@ pub struct BypassStatus {
     pub malformed: u64,
     /// Refused as banned.
     pub banned: u64,
+    /// ARP, neighbour discovery and DHCP that was refused above its limit.
+    #[serde(default)]
+    pub essential_throttled: u64,
+    /// Other frames that are not IP, refused above their limit.
+    #[serde(default)]
+    pub not_ip_throttled: u64,
 }
 
 /// Packets and bytes.

@@ -91,13 +91,17 @@ impl Reader<'_> {
             throttled_bytes: sum.throttled.bytes,
         };
         let row = |bypass: Bypass| bypassing[bypass as usize];
+        // In observe mode they pass, and are counted as what would be refused.
+        let refused = |bypass: Bypass| row(bypass).throttled.packets + row(bypass).would_throttle.packets;
         let bypass = BypassStatus {
             unlimited: row(Bypass::Unlimited).passed.packets,
             not_ip: row(Bypass::NotIp).passed.packets,
             essential: row(Bypass::Essential).passed.packets,
             never_limit: row(Bypass::NeverLimit).passed.packets,
-            malformed: row(Bypass::Malformed).throttled.packets,
-            banned: row(Bypass::Banned).throttled.packets,
+            malformed: refused(Bypass::Malformed),
+            banned: refused(Bypass::Banned),
+            essential_throttled: refused(Bypass::EssentialThrottled),
+            not_ip_throttled: refused(Bypass::NotIpThrottled),
         };
         let tracked = self.sources().tracked(self.now().1, self.groups().len()).iter().sum();
         let sources = SourcesStatus {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use common::packet::build::{Frame, MoreFragments};
 
-use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, WIDE_LIMIT, allowed, burst, flood, udp_from, udp6_from, v6};
 use crate::wire::Sender;
 
@@ -21,7 +21,6 @@ pub const TESTS: &[(&str, fn())] = &[
     ("classes_multiply_and_lift_limits", classes),
     ("a_soft_limit_passes_its_share_and_counts_it_apart", soft),
     ("every_algorithm_holds_in_the_kernel", algorithms),
-    ("arp_and_neighbour_discovery_pass_whatever_happens", essential),
 ];
 
 fn greedy() {
@@ -219,20 +218,4 @@ fn algorithms() {
         assert!(shown["limits"][0]["retry_after_seconds"].as_f64().unwrap() > 60.0, "{algorithm}");
         assert_eq!(agent.limit("packets")["keys"], 1, "{algorithm}");
     }
-}
-
-fn essential() {
-    let network = Network::new();
-    let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/day\"\n");
-    let link = || Frame::between(CLIENT_MAC, SERVER_MAC);
-    let arp = link().other(0x0806, &[0; 28]).build();
-    let solicitation = link().ipv6(v6(3, 1), SERVER6).hops(255).icmp(135).build();
-    let dhcp = link().ipv4([10, 77, 0, 7], SERVER).udp(67, 68, &[0; 240]).build();
-    let before = agent.json(&["status"])["bypass"].clone();
-    burst(&network, &[arp, solicitation, dhcp], 90);
-    let after = agent.json(&["status"])["bypass"].clone();
-    assert_eq!(agent.counts("packets").1, 0);
-    // The kernels of the two namespaces talk as well, so at least.
-    assert!(after["not_ip"].as_u64().unwrap() - before["not_ip"].as_u64().unwrap() >= 30);
-    assert!(after["essential"].as_u64().unwrap() - before["essential"].as_u64().unwrap() >= 60);
 }

@@ -6,6 +6,7 @@ mod cluster;
 mod counting;
 mod elastic;
 mod escalation;
+mod essential;
 mod events;
 mod flood;
 mod foreign;
@@ -53,6 +54,7 @@ fn main() {
         actions::TESTS,
         bans::TESTS,
         escalation::TESTS,
+        essential::TESTS,
         events::TESTS,
         top::TESTS,
         flood::TESTS,

@@ -14,6 +14,8 @@ mod network;
 pub mod reply;
 mod transport;
 
+use crate::essential::Essential;
+
 pub use address::Address;
 pub use network::{Transport, behind_extensions};
 
@@ -244,6 +246,17 @@ impl Packet {
         u32::from(self.transport_offset) + length
     }
 
+    /// What it is to the network, where it is essential.
+    #[inline(always)]
+    #[must_use]
+    pub const fn essential(&self) -> Option<Essential> {
+        match self.protocol {
+            _ if !self.is_essential => None,
+            Protocol::Udp => Some(Essential::Dhcp),
+            _ => Some(Essential::NeighbourDiscovery),
+        }
+    }
+
     /// The address on the other side.
     #[inline(always)]
     #[must_use]
@@ -258,7 +271,9 @@ impl Packet {
 /// Why no limit can be applied to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unparsed {
-    /// Not IP: ARP, LLDP, spanning tree. Limits are on addresses it does not have.
+    /// ARP, which is limited as a kind of its own.
+    Arp,
+    /// Not IP otherwise: LLDP, spanning tree. Limits are on addresses it does not have.
     NotIp,
     /// The frame ends within its link header.
     TruncatedLink,
@@ -279,8 +294,8 @@ pub enum Unparsed {
 /// What is done with a frame that is not parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It passes.
-    Pass,
+    /// It passes within the limit of its kind.
+    Limit(Essential),
     /// It is refused.
     Refuse,
 }
@@ -291,7 +306,8 @@ impl Unparsed {
     #[must_use]
     pub const fn disposition(self) -> Disposition {
         match self {
-            Self::NotIp => Disposition::Pass,
+            Self::Arp => Disposition::Limit(Essential::Arp),
+            Self::NotIp => Disposition::Limit(Essential::NotIp),
             Self::TruncatedLink
             | Self::TruncatedAddress
             | Self::TooManyTags
@@ -308,6 +324,7 @@ pub const MAX_TAGS: usize = 4;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_ARP: u16 = 0x0806;
 
 /// Parses a frame as far as `depth` asks.
 ///
@@ -339,6 +356,7 @@ fn ethernet(bytes: &(impl Bytes + ?Sized)) -> Result<(bool, usize), Unparsed> {
     match ethertype {
         ETHERTYPE_IPV4 => Ok((true, offset)),
         ETHERTYPE_IPV6 => Ok((false, offset)),
+        ETHERTYPE_ARP => Err(Unparsed::Arp),
         Network::TRUNCATED => Err(Unparsed::TruncatedLink),
         ethertype if is_tag(ethertype) => Err(Unparsed::TooManyTags),
         _ => Err(Unparsed::NotIp),

@@ -111,8 +111,9 @@ fn what_has_no_address_has_one_verdict_each() {
     let mut short_header = v4().udp(1, 2, b"").build();
     short_header[14] = 0x44;
     for (frame, unparsed, disposition) in [
-        (Frame::ethernet().other(0x0806, &[0; 28]).build(), Unparsed::NotIp, Disposition::Pass),
-        (Frame::ethernet().vlan(3).other(0x0806, &[0; 28]).build(), Unparsed::NotIp, Disposition::Pass),
+        (Frame::ethernet().other(0x0806, &[0; 28]).build(), Unparsed::Arp, Disposition::Limit(Essential::Arp)),
+        (Frame::ethernet().vlan(3).other(0x0806, &[0; 28]).build(), Unparsed::Arp, Disposition::Limit(Essential::Arp)),
+        (Frame::ethernet().other(0x88cc, &[0; 28]).build(), Unparsed::NotIp, Disposition::Limit(Essential::NotIp)),
         (vec![0; 13], Unparsed::TruncatedLink, Disposition::Refuse),
         (v4().build()[..33].to_vec(), Unparsed::TruncatedAddress, Disposition::Refuse),
         (v6().build()[..53].to_vec(), Unparsed::TruncatedAddress, Disposition::Refuse),
@@ -227,23 +228,23 @@ fn each_kind_is_counted_where_it_is_one() {
 #[test]
 fn only_what_the_network_needs_is_essential() {
     let hops = |hops: u8| v6().hops(hops);
-    for (name, frame, is_essential) in [
-        ("neighbour solicitation", hops(255).icmp(135), true),
-        ("router advertisement", hops(255).icmp(134), true),
-        ("behind an extension header", hops(255).empty_extension(0).icmp(136), true),
-        ("one that came through a router", hops(64).icmp(135), false),
-        ("ping", hops(255).icmp(128), false),
-        ("the number in IPv4", v4().hops(255).icmp(135), false),
-        ("dhcp to the server", v4().udp(68, 67, b""), true),
-        ("dhcp to the client", v4().udp(67, 68, b""), true),
-        ("dhcpv6 to the client", v6().udp(547, 546, b""), true),
-        ("to the client's port from anywhere", v4().udp(9, 68, b""), false),
-        ("dhcp's ports in tcp", v4().tcp(67, 68, ACK, b""), false),
+    for (name, frame, essential) in [
+        ("neighbour solicitation", hops(255).icmp(135), Some(Essential::NeighbourDiscovery)),
+        ("router advertisement", hops(255).icmp(134), Some(Essential::NeighbourDiscovery)),
+        ("behind an extension header", hops(255).empty_extension(0).icmp(136), Some(Essential::NeighbourDiscovery)),
+        ("one that came through a router", hops(64).icmp(135), None),
+        ("ping", hops(255).icmp(128), None),
+        ("the number in IPv4", v4().hops(255).icmp(135), None),
+        ("dhcp to the server", v4().udp(68, 67, b""), Some(Essential::Dhcp)),
+        ("dhcp to the client", v4().udp(67, 68, b""), Some(Essential::Dhcp)),
+        ("dhcpv6 to the client", v6().udp(547, 546, b""), Some(Essential::Dhcp)),
+        ("to the client's port from anywhere", v4().udp(9, 68, b""), None),
+        ("dhcp's ports in tcp", v4().tcp(67, 68, ACK, b""), None),
     ] {
         let frame = frame.build();
         for depth in [Depth::Addresses, Depth::Ports, Depth::Requests] {
             let packet = parse(frame.as_slice(), Link::Ethernet, depth).unwrap();
-            assert_eq!(packet.is_essential, is_essential, "{name} at {depth:?}");
+            assert_eq!(packet.essential(), essential, "{name} at {depth:?}");
         }
     }
 }

@@ -77,6 +77,9 @@ use core::arch::asm;
 
 /// A frame that the program may change.
 pub trait Frame: Bytes {
+    /// The index of the interface that it comes in or leaves by.
+    fn interface(&self) -> u32;
+
     /// Bytes of payload in each packet that the frame stands for; 0 if it is one packet.
     fn segment(&self) -> u32;
 

@@ -179,6 +179,12 @@ impl Bytes for TcFrame {
 
 impl Frame for TcFrame {
     #[inline(always)]
+    fn interface(&self) -> u32 {
+        // SAFETY: the context is the one the program was called with.
+        unsafe { (*self.context).ifindex }
+    }
+
+    #[inline(always)]
     fn segment(&self) -> u32 {
         // SAFETY: the context is the one the program was called with.
         unsafe { (*self.context).gso_size }

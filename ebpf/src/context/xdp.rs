@@ -99,6 +99,12 @@ impl Bytes for XdpFrame {
 
 impl Frame for XdpFrame {
     #[inline(always)]
+    fn interface(&self) -> u32 {
+        // SAFETY: the context is the one the program was called with.
+        unsafe { (*self.context).ingress_ifindex }
+    }
+
+    #[inline(always)]
     fn segment(&self) -> u32 {
         0
     }

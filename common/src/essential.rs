@@ -1,0 +1,122 @@
+//! Traffic that limits per source do not apply to, and the limits that it has instead.
+//!
+//! A host without ARP, neighbour discovery or DHCP has no network, and frames that are not IP have no address. Each kind has
+//! a bucket of its own on each interface, so that a flood of one kind does not starve another.
+
+use crate::limiter::token_bucket::Costs;
+use crate::limiter::{Rate, TokenBucket};
+use crate::time::TickScale;
+
+/// The kinds of such traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Essential {
+    /// ARP.
+    Arp = 0,
+    /// IPv6 neighbour discovery.
+    NeighbourDiscovery = 1,
+    /// DHCP and DHCPv6.
+    Dhcp = 2,
+    /// Any other frame that is not IP: LLDP, spanning tree, PPPoE, storage protocols.
+    NotIp = 3,
+}
+
+/// Interfaces with buckets of their own; two whose indexes are equal modulo this share theirs.
+const INTERFACES: u32 = 1_024;
+const KINDS: u32 = 4;
+
+/// How many buckets there are.
+pub const ESSENTIAL_BUCKETS: u32 = INTERFACES * KINDS;
+
+impl Essential {
+    /// The number of this kind's bucket on the interface with this index.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bucket(self, interface: u32) -> u32 {
+        interface % INTERFACES * KINDS + self as u32
+    }
+}
+
+/// A token bucket of packets without a row of rules: [`TokenBucket`] without fraction bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PacketBucket {
+    /// [`TokenBucket::emission`].
+    pub emission: u64,
+    /// [`TokenBucket::tolerance`].
+    pub tolerance: u64,
+    /// [`TokenBucket::burst`].
+    pub burst: u64,
+}
+
+impl PacketBucket {
+    /// Nothing passes.
+    pub const CLOSED: Self = Self { emission: 1, tolerance: 0, burst: 0 };
+
+    /// All replies to refused packets together: 1,000 a second, 100 at once, which is what Linux allows itself in ICMP errors.
+    /// A reply is a packet, and a forged source receives it without having asked.
+    #[must_use]
+    pub fn of_replies(scale: TickScale) -> Self {
+        Self::new(1_000, 100, scale)
+    }
+
+    /// ARP, neighbour discovery and DHCP, each: 10,000 a second, 1,000 at once. A host with ten thousand neighbours that
+    /// all resolve it within a second stays below.
+    #[must_use]
+    pub fn of_essential(scale: TickScale) -> Self {
+        Self::new(10_000, 1_000, scale)
+    }
+
+    /// Other frames that are not IP: 100,000 a second, 10,000 at once, so that storage and encapsulations go on.
+    #[must_use]
+    pub fn of_not_ip(scale: TickScale) -> Self {
+        Self::new(100_000, 10_000, scale)
+    }
+
+    fn new(per_second: u64, burst: u64, scale: TickScale) -> Self {
+        let bucket = TokenBucket::new(Rate::per_second(per_second), burst, Costs::Single, scale);
+        Self { emission: bucket.emission, tolerance: bucket.tolerance, burst: bucket.burst }
+    }
+
+    /// As the limiter that it is.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bucket(&self) -> TokenBucket {
+        TokenBucket { emission: self.emission, emission_shift: 0, tolerance: self.tolerance, burst: self.burst }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::Decision;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_kind_on_each_interface_has_a_bucket_of_its_own() {
+        let kinds = [Essential::Arp, Essential::NeighbourDiscovery, Essential::Dhcp, Essential::NotIp];
+        let buckets: HashSet<u32> =
+            (1..=INTERFACES).flat_map(|interface| kinds.map(|kind| kind.bucket(interface))).collect();
+        assert_eq!(buckets.len(), ESSENTIAL_BUCKETS as usize);
+        assert!(buckets.iter().all(|bucket| *bucket < ESSENTIAL_BUCKETS));
+        assert!(Essential::NotIp.bucket(u32::MAX) < ESSENTIAL_BUCKETS);
+    }
+
+    #[test]
+    fn the_slowest_policy_keeps_the_rates() {
+        // Ten million a day's worth of burst at one a day: the coarsest clock that a policy can ask for.
+        let scale = TickScale::for_longest_life(10_000_000 * 86_400 * 1_000_000_000);
+        for (bucket, rate) in [(PacketBucket::of_essential(scale), 10_000), (PacketBucket::of_not_ip(scale), 100_000)] {
+            let bucket = bucket.bucket();
+            let (mut state, mut passed) = (0, 0);
+            for nanosecond in (1..=2_000_000_000u64).step_by(1_000) {
+                let now = scale.ticks(1_000_000_000_000 + nanosecond);
+                if let Decision::Pass(next) = bucket.decide(state, now, 1) {
+                    (state, passed) = (next, passed + 1);
+                }
+            }
+            let expected = bucket.burst + 2 * rate;
+            assert!(passed <= expected && passed * 20 >= expected * 19, "{passed} of {expected}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 pub mod applications;
 pub mod bans;
+mod btf;
 mod change;
 pub mod cli;
 pub mod cluster;

@@ -1,6 +1,7 @@
 //! What the maps rely on: sizes, alignment, no padding. A violation does not compile.
 
 use crate::ban::Ban;
+use crate::buffer::BufferLayout;
 use crate::counters::{Counters, Sighted, TableCounters, Traffic};
 use crate::essential::PacketBucket;
 use crate::event::Event;
@@ -21,7 +22,10 @@ macro_rules! no_padding {
 
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
-no_padding!(Settings: HashSeed, Shape, TickScale, u64, [u32; 18], [PacketBucket; 3], PrefixRoots, [RuleSpan; SPANS]);
+no_padding!(
+    Settings: HashSeed, Shape, TickScale, u64, [u32; 20], BufferLayout, [PacketBucket; 3], PrefixRoots, [RuleSpan; SPANS]
+);
+no_padding!(BufferLayout: [u32; 4]);
 no_padding!(PacketBucket: u64, u64, u64);
 no_padding!(Mark: u32, u32, u32);
 no_padding!(Ban: u64, u64, u64);

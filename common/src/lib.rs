@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod ban;
+pub mod buffer;
 pub mod counters;
 pub mod essential;
 pub mod event;

@@ -386,18 +386,6 @@ impl Size {
         Self { packets: 1, bytes }
     }
 
-    /// What a buffer of `bytes` is on the wire that begins with `headers` bytes of headers and is cut into segments
-    /// with `payload` bytes each; not cut at all if that is 0.
-    #[inline(always)]
-    #[must_use]
-    pub const fn of_segments(bytes: u32, headers: u32, payload: u32) -> Self {
-        if payload == 0 || bytes <= headers {
-            return Self::of_one(bytes);
-        }
-        let packets = (bytes - headers).div_ceil(payload);
-        Self { packets, bytes: bytes + (packets - 1) * headers }
-    }
-
     /// As one number, for functions that take numbers.
     #[inline(always)]
     #[must_use]

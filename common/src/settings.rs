@@ -2,6 +2,7 @@
 //!
 //! They are read-only when the program is verified, so that what a policy does not use is not part of the program.
 
+use crate::buffer::BufferLayout;
 use crate::essential::PacketBucket;
 use crate::key::HashSeed;
 use crate::packet::{Kind, Protocol};
@@ -64,6 +65,12 @@ pub struct Settings {
     pub shape_in_use: u32,
     /// 1: packets whose protocol is hidden are refused, since no one span holds all their limits.
     pub refuse_hidden: u32,
+    /// 1: the program is for generic XDP, which gets merged buffers.
+    pub is_generic: u32,
+    /// Always 0.
+    pub _pad: u32,
+    /// Where such a buffer's segments are written; all 0 if the kernel's layout is unknown.
+    pub buffer_layout: BufferLayout,
     /// How many answers are sent at most.
     pub answers: PacketBucket,
     /// How much ARP, neighbour discovery and DHCP passes, each.
@@ -101,6 +108,9 @@ impl Settings {
         mark_in_use: 0,
         shape_in_use: 0,
         refuse_hidden: 0,
+        is_generic: 0,
+        _pad: 0,
+        buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         essential: PacketBucket::CLOSED,
         not_ip: PacketBucket::CLOSED,

@@ -217,9 +217,9 @@ fn look_at(
             });
         }
     };
-    let segment = frame.segment();
-    if segment != 0 {
-        seen.size = Size::of_segments(frame.length(), packet.headers(frame), segment);
+    let segments = frame.segments();
+    if segments.payload != 0 {
+        seen.size = segments.size(frame.length(), packet.headers(frame));
     }
     match classify(frame, &packet, direction, seen, subject) {
         Ok(span) => Found::rules(span),

@@ -24,7 +24,7 @@ use common::table::Shape;
 use common::time::TickScale;
 use thiserror::Error;
 
-use crate::config::policy::{Action, Config, Key, Limit, Mode, Unit};
+use crate::config::policy::{Action, Attach, Config, Key, Limit, Mode, Unit};
 
 /// A policy that is right by itself and more than the kernel's rows can say.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -175,6 +175,7 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         bytes_in_use: u32::from(own.iter().any(|limit| limit.unit == Unit::Bytes)),
         observe: u32::from(config.agent.mode == Mode::Observe),
         is_egress: u32::from(direction == Direction::Egress),
+        is_generic: u32::from(direction == Direction::Ingress && config.agent.attach == Attach::Generic),
         reject_in_use: in_use(|action| action == Action::Reject),
         mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
         shape_in_use: in_use(|action| action == Action::Shape),

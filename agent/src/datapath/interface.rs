@@ -78,7 +78,15 @@ impl Datapath {
             (Attach::Native | Attach::Generic, Link::RawIp) => {
                 return Err(AttachError::NoEthernet { interface: interface.to_owned() });
             }
-            (Attach::Generic, Link::Ethernet) => self.attach_xdp(interface, index, XdpMode::Skb)?,
+            (Attach::Generic, Link::Ethernet) => {
+                self.attach_xdp(interface, index, XdpMode::Skb)?;
+                if !self.settings.buffer_layout.is_known() {
+                    return Ok(Some(format!(
+                        "{interface} counts a buffer of merged packets as one packet: generic XDP reads their number \
+                         through BTF, which this kernel lacks or lockdown forbids; use attach = \"tc\""
+                    )));
+                }
+            }
             (Attach::Native, Link::Ethernet) => self.attach_xdp(interface, index, XdpMode::Driver)?,
             (Attach::Tc, _) => self.attach_tc(interface, index, link)?,
             (Attach::Auto, Link::RawIp) => {

@@ -7,6 +7,7 @@
 
 mod bans;
 mod batch;
+mod buffers;
 mod carry;
 mod device;
 mod error;
@@ -138,6 +139,9 @@ impl Datapath {
         let mut settings = image.settings;
         settings.seed = place.seed();
         settings.multi_buffer = u32::from(kernel_has_multi_buffer());
+        if settings.is_generic != 0 {
+            settings.buffer_layout = buffers::layout();
+        }
         let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
         let rings = settings.shape.all_slots().saturating_mul(settings.ring_words).max(1);
         let mut loader = EbpfLoader::new();

@@ -16,8 +16,8 @@ use common::group::{EGRESS, GroupBucket, GroupCounters, GroupSettings, INGRESS, 
 use tokio::io::unix::AsyncFd;
 
 use super::account::NetworkStatus;
-use super::btf::Btf;
 use super::error::GroupsError;
+use crate::btf::Btf;
 use crate::config::policy_group;
 use crate::datapath::{PinDirectory, is_kernel_too_old, kernel_release};
 use crate::link;
@@ -168,7 +168,7 @@ impl Starts {
     pub fn watch(sys: &Path) -> Result<Self, GroupsError> {
         let what = "watching processes start";
         let fail = |error: &(dyn Error + 'static)| kernel(what, error);
-        let btf = Btf::of_kernel(sys)?;
+        let btf = Btf::of_kernel(sys).map_err(|error| GroupsError::read(&error.path, error.source))?;
         let offset =
             |field| btf.offset("task_struct", field).ok_or_else(|| wrong(what, "task_struct is not as expected"));
         let settings =

@@ -4,7 +4,6 @@
 //! packets stand.
 
 pub mod account;
-mod btf;
 mod disk;
 mod elastic;
 mod emergency;

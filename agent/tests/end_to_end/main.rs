@@ -26,9 +26,11 @@ mod safety;
 mod stacked;
 mod support;
 mod survive;
+mod tcp;
 mod top;
 mod traffic;
 mod trials;
+mod weights;
 mod wire;
 
 use libtest_mimic::{Arguments, Trial};
@@ -53,6 +55,7 @@ fn main() {
         hooks::TESTS,
         actions::TESTS,
         bans::TESTS,
+        weights::TESTS,
         escalation::TESTS,
         essential::TESTS,
         events::TESTS,
@@ -73,6 +76,10 @@ fn main() {
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
         eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");
+    }
+    let has_vxlan = obstacle.is_none() && support::has_vxlan();
+    if !has_vxlan {
+        eprintln!("skipped: what takes a VXLAN device, which this kernel does not have");
     }
     let has_tcx = support::has_tcx();
     if !has_tcx {
@@ -96,6 +103,7 @@ fn main() {
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
         .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
+        .chain(weights::WITH_VXLAN.iter().map(|test| (test, !is_too_old && has_vxlan)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {

@@ -55,6 +55,13 @@ pub fn has_kind(kind: &[&str]) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
+/// Whether this kernel has VXLAN devices.
+pub fn has_vxlan() -> bool {
+    let network = Network::new();
+    let link = ["-n", &network.server, "link", "add", "probe", "type", "vxlan", "id", "1", "dstport", "4789"];
+    Command::new("ip").args(link).output().is_ok_and(|output| output.status.success())
+}
+
 /// Whether this kernel has chains of programs at the hooks of traffic control.
 pub fn has_tcx() -> bool {
     aya::util::KernelVersion::current().is_ok_and(|version| version >= aya::util::KernelVersion::new(6, 6, 0))
@@ -65,7 +72,7 @@ fn agent() -> Option<PathBuf> {
     std::env::var_os("WEIR_AGENT").map(PathBuf::from).filter(|path| path.exists())
 }
 
-fn run(program: &str, arguments: &[&str]) {
+pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -167,7 +174,28 @@ impl Network {
     /// Gives the server's interface the queueing discipline that keeps to departure times.
     pub fn queue_fairly(&self) {
         let namespace = format!("--net=/run/netns/{}", self.server);
-        run("nsenter", &[&namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq"]);
+        let replace = [&namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq"];
+        run("nsenter", &[&replace[..], options].concat());
+    }
+
+    /// A VXLAN between the two namespaces, 10.79.0.1 the server's end and 10.79.0.2 the client's.
+    pub fn add_vxlan(&self) {
+        const MACS: [&str; 2] = ["02:00:00:00:79:01", "02:00:00:00:79:02"];
+        let ends = [(&self.server, INTERFACE, 1, 2), (&self.client, "client0", 2, 1)];
+        for (namespace, device, own, other) in ends {
+            let (mac, other_mac) = (MACS[own - 1], MACS[other - 1]);
+            let (local, remote) = (format!("10.77.0.{own}"), format!("10.77.0.{other}"));
+            inside(namespace, || {
+                std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+                let kind = ["type", "vxlan", "id", "7", "dstport", "4789", "dev", device];
+                let ends = ["local", &local, "remote", &remote];
+                run("ip", &[&["link", "add", "tunnel0", "address", mac][..], &kind, &ends].concat());
+                run("ip", &["addr", "add", &format!("10.79.0.{own}/24"), "dev", "tunnel0"]);
+                run("ip", &["link", "set", "tunnel0", "up"]);
+                let neighbour = format!("10.79.0.{other}");
+                run("ip", &["neigh", "add", &neighbour, "lladdr", other_mac, "dev", "tunnel0", "nud", "permanent"]);
+            });
+        }
     }
 
     pub fn set_mtu(&self, mtu: u32) {

@@ -13,11 +13,13 @@ pub mod build;
 mod network;
 pub mod reply;
 mod transport;
+mod tunnel;
 
 use crate::essential::Essential;
 
 pub use address::Address;
 pub use network::{Transport, behind_extensions};
+pub use tunnel::tunnel_headers;
 
 /// A frame, read at bounded offsets. A whole frame may be longer than what can be read of it.
 pub trait Bytes {
@@ -67,6 +69,10 @@ pub trait Bytes {
     /// [`behind_extensions`].
     fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
         behind_extensions(self, next, offset)
+    }
+    /// [`tunnel_headers`]; 0 for `None`.
+    fn behind_tunnel(&self, protocol: u8, offset: usize) -> u32 {
+        tunnel_headers(self, protocol, offset).unwrap_or(0)
     }
 }
 
@@ -231,19 +237,6 @@ impl Packet {
     #[must_use]
     pub fn ports(&self) -> Option<Ports> {
         self.has_ports.then_some(self.ports)
-    }
-
-    /// Bytes before the payload: link, network and transport header.
-    #[inline(always)]
-    #[must_use]
-    pub fn headers(&self, bytes: &(impl Bytes + ?Sized)) -> u32 {
-        let transport = usize::from(self.transport_offset);
-        let length = match self.protocol {
-            Protocol::Tcp => u32::from(bytes.u16(transport + 12).unwrap_or(0) >> 12) * 4,
-            Protocol::Udp => 8,
-            Protocol::Icmp | Protocol::Other | Protocol::Hidden => 0,
-        };
-        u32::from(self.transport_offset) + length
     }
 
     /// What it is to the network, where it is essential.

@@ -71,8 +71,9 @@ pub use tc::TcFrame;
 pub use xdp::XdpFrame;
 
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
+use common::buffer::Segments;
 use common::packet::reply::Reply;
-use common::packet::{Bytes, FURTHEST, behind_extensions, behind_tags};
+use common::packet::{Bytes, FURTHEST, behind_extensions, behind_tags, tunnel_headers};
 use core::arch::asm;
 
 /// A frame that the program may change.
@@ -80,8 +81,8 @@ pub trait Frame: Bytes {
     /// The index of the interface that it comes in or leaves by.
     fn interface(&self) -> u32;
 
-    /// Bytes of payload in each packet that the frame stands for; 0 if it is one packet.
-    fn segment(&self) -> u32;
+    /// The packets that the frame stands for.
+    fn segments(&self) -> Segments;
 
     /// Cuts or extends the frame, all but the link header's type and tags of which is to be written anew; `false` if that
     /// cannot be.
@@ -114,6 +115,18 @@ fn walk_driver_frame(context: *mut xdp_md, next: u8, offset: usize) -> u32 {
 #[inline(never)]
 fn walk_stack_frame(context: *mut __sk_buff, next: u8, offset: usize) -> u32 {
     behind_extensions(&TcFrame::new(context), next, offset).to_bits()
+}
+
+#[inline(never)]
+fn unwrap_driver_frame(context: *mut xdp_md, protocol: u8, offset: usize) -> u32 {
+    let frame = XdpFrame::new(context);
+    tunnel_headers(&frame, protocol, frame.within(offset)).unwrap_or(0)
+}
+
+#[inline(never)]
+fn unwrap_stack_frame(context: *mut __sk_buff, protocol: u8, offset: usize) -> u32 {
+    let frame = TcFrame::new(context);
+    tunnel_headers(&frame, protocol, frame.within(offset)).unwrap_or(0)
 }
 
 /// The address behind a value at `at`. The addition is written out: moved to the other side of a comparison, as compilers

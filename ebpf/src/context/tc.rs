@@ -2,10 +2,11 @@
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes};
+use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
 use common::packet::{Bytes, Depth, Link, Network, Transport};
 
-use super::{Frame, behind, untag_stack_frame, walk_stack_frame};
+use super::{Frame, behind, untag_stack_frame, unwrap_stack_frame, walk_stack_frame};
 use crate::maps::setting;
 
 /// No header that is looked at ends further in: link header, tags, and as far as the parser follows extension headers.
@@ -171,6 +172,11 @@ impl Bytes for TcFrame {
     }
 
     #[inline(always)]
+    fn behind_tunnel(&self, protocol: u8, offset: usize) -> u32 {
+        unwrap_stack_frame(self.context, protocol, offset)
+    }
+
+    #[inline(always)]
     fn length(&self) -> u32 {
         // SAFETY: the context is the one the program was called with.
         unsafe { (*self.context).len }
@@ -185,9 +191,14 @@ impl Frame for TcFrame {
     }
 
     #[inline(always)]
-    fn segment(&self) -> u32 {
+    fn segments(&self) -> Segments {
         // SAFETY: the context is the one the program was called with.
-        unsafe { (*self.context).gso_size }
+        let payload = unsafe { (*self.context).gso_size };
+        if payload == 0 {
+            return Segments::NONE;
+        }
+        // SAFETY: as above.
+        Segments { payload, count: unsafe { (*self.context).gso_segs } }
     }
 
     #[inline(always)]

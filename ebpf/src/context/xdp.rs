@@ -1,11 +1,14 @@
 //! A frame as the driver hands it over.
 
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
+use aya_ebpf::helpers::generated::{
+    bpf_probe_read_kernel, bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
+};
+use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
 use common::packet::{Bytes, MAX_TAGS, Network, Transport};
 
-use super::{Frame, behind, untag_driver_frame, walk_driver_frame};
+use super::{Frame, behind, untag_driver_frame, unwrap_driver_frame, walk_driver_frame};
 use crate::maps::setting;
 
 /// Length of a link header without tags.
@@ -74,6 +77,35 @@ impl XdpFrame {
     }
 }
 
+/// `gso_size` and `gso_segs` of the socket buffer that generic XDP runs on; 0 if they cannot be read. The program's context
+/// is the kernel's `struct xdp_buff`.
+#[inline(never)]
+fn read_segments(context: *mut xdp_md) -> u32 {
+    let buffer = context.cast::<u8>().cast_const();
+    let start_at = buffer.wrapping_add(setting!(buffer_layout.start) as usize);
+    let length_at = buffer.wrapping_add(setting!(buffer_layout.length) as usize);
+    let segments = u64::from(setting!(buffer_layout.segments)).wrapping_sub(setting!(buffer_layout.shared).into());
+    // SAFETY: the helper checks every address that it reads, and the agent has the offsets from the kernel's BTF.
+    unsafe {
+        let start: u64 = read_kernel(start_at);
+        let length: u32 = read_kernel(length_at);
+        read_kernel(start.wrapping_add(u64::from(length)).wrapping_add(segments) as *const u8)
+    }
+}
+
+/// The value at an address of the kernel's; 0 if it cannot be read.
+///
+/// # Safety
+///
+/// Every bit pattern is a `T`.
+#[inline(always)]
+unsafe fn read_kernel<T: Default>(address: *const u8) -> T {
+    let mut value = T::default();
+    // SAFETY: the helper writes as many bytes as the value has, or clears them.
+    unsafe { bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, address.cast()) };
+    value
+}
+
 impl Bytes for XdpFrame {
     super::bounded_reads!();
 
@@ -85,6 +117,11 @@ impl Bytes for XdpFrame {
     #[inline(always)]
     fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
         Transport::from_bits(walk_driver_frame(self.context, next, offset))
+    }
+
+    #[inline(always)]
+    fn behind_tunnel(&self, protocol: u8, offset: usize) -> u32 {
+        unwrap_driver_frame(self.context, protocol, offset)
     }
 
     #[inline(always)]
@@ -105,8 +142,11 @@ impl Frame for XdpFrame {
     }
 
     #[inline(always)]
-    fn segment(&self) -> u32 {
-        0
+    fn segments(&self) -> Segments {
+        if setting!(buffer_layout.shared) == 0 {
+            return Segments::NONE;
+        }
+        Segments::from_memory(read_segments(self.context))
     }
 
     #[inline(always)]

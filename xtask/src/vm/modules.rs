@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::kernel::decompress;
 
 /// What the tests need, where a kernel does not have it built in.
-const WANTED: [&str; 24] = [
+const WANTED: [&str; 26] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
@@ -18,9 +18,11 @@ const WANTED: [&str; 24] = [
     "dummy",
     "ifb",
     "8021q",
+    "vxlan",
     "sch_ingress",
     "sch_fq",
     "sch_fq_codel",
+    "sch_netem",
     "sch_htb",
     "sch_tbf",
     "cls_bpf",

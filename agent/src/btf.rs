@@ -2,13 +2,21 @@
 //!
 //! The Rust compiler emits no relocations for such offsets, so that the agent looks them up and tells the program.
 
-use std::fs;
-use std::path::Path;
-
-use super::error::GroupsError;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+
+/// The kernel's BTF cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("reading {path}: {source}", path = path.display())]
+pub struct BtfError {
+    /// Its file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
 
 /// The types of a kernel.
 pub struct Btf {
@@ -24,10 +32,13 @@ impl Btf {
     /// # Errors
     ///
     /// When the kernel has none.
-    pub fn of_kernel(sys: &Path) -> Result<Self, GroupsError> {
+    pub fn of_kernel(sys: &Path) -> Result<Self, BtfError> {
         let path = sys.join("kernel/btf/vmlinux");
-        let bytes = fs::read(&path).map_err(|source| GroupsError::read(&path, source))?;
-        let unknown = || GroupsError::read(&path, std::io::Error::other("it is no BTF that this version knows"));
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(source) => return Err(BtfError { path, source }),
+        };
+        let unknown = || BtfError { path, source: io::Error::other("unknown BTF version") };
         Self::parse(bytes).ok_or_else(unknown)
     }
 
@@ -60,12 +71,21 @@ impl Btf {
     /// The offset of a field of a structure, in bytes.
     #[must_use]
     pub fn offset(&self, structure: &str, field: &str) -> Option<u32> {
+        Some(self.offset_in(self.structure(structure)?, field)? / 8)
+    }
+
+    /// The size of a structure, in bytes.
+    #[must_use]
+    pub fn size(&self, structure: &str) -> Option<u32> {
+        word(&self.bytes, self.structure(structure)? + 8)
+    }
+
+    fn structure(&self, name: &str) -> Option<usize> {
         let is_meant = |at: &&usize| {
             word(&self.bytes, **at + 4).is_some_and(|info| kind_and_members(info).0 == STRUCT)
-                && word(&self.bytes, **at).is_some_and(|name| self.is_name(name, structure))
+                && word(&self.bytes, **at).is_some_and(|at| self.is_name(at, name))
         };
-        let found = self.types.iter().skip(1).find(is_meant)?;
-        Some(self.offset_in(*found, field)? / 8)
+        self.types.iter().skip(1).find(is_meant).copied()
     }
 
     /// In bits; fields of unnamed inner structures are its own.
@@ -131,6 +151,7 @@ mod tests {
         assert_eq!(btf.offset("outer", "b"), Some(4));
         assert_eq!(btf.offset("outer", "c"), None);
         assert_eq!(btf.offset("oute", "a"), None);
+        assert_eq!((btf.size("outer"), btf.size("oute")), (Some(8), None));
     }
 
     #[test]

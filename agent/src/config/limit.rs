@@ -15,6 +15,8 @@ use super::units;
 pub struct ReadLimit {
     pub limit: Limit,
     pub name_span: Span,
+    /// Where the burst stands, or the rate that is one.
+    pub burst_span: Span,
 }
 
 /// One Ethernet frame without jumbo: a byte limit that cannot hold one can never pass it.
@@ -60,6 +62,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         }
     });
     let burst = burst(&mut table, unit, algorithm);
+    let burst_span = table.span_of(if burst.is_some() { "burst" } else { "rate" });
     let tiers = tiers(&mut table, unit);
     combinations(&mut table, protocol, unit, algorithm, key, ports.is_some());
     check_action(&mut table, action, throttle);
@@ -92,7 +95,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         tiers,
         cluster,
     };
-    Some(ReadLimit { limit, name_span })
+    Some(ReadLimit { limit, name_span, burst_span })
 }
 
 /// Whether all hosts of the cluster keep the limit together.

@@ -16,6 +16,7 @@ mod request;
 pub(crate) mod request_limit;
 pub mod ssh;
 pub(crate) mod table;
+mod tcp;
 pub mod units;
 mod words;
 
@@ -137,6 +138,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let cluster = cluster::read(&mut root, &clustered);
     check_classes(&classes, &agent, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
+    tcp::check(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
     root.finish();
     Some(Config {

@@ -9,6 +9,7 @@ mod escalation;
 mod essential;
 mod events;
 mod flood;
+mod flows;
 mod foreign;
 mod fragments;
 mod hooks;
@@ -18,6 +19,7 @@ mod limits;
 mod metrics;
 mod neighbours;
 mod operations;
+mod rates;
 #[path = "../redis/mod.rs"]
 #[expect(dead_code, reason = "the cluster's own tests use more of it")]
 mod redis;
@@ -53,9 +55,10 @@ fn main() {
         keys::TESTS,
         elastic::TESTS,
         hooks::TESTS,
+        weights::TESTS,
+        rates::TESTS,
         actions::TESTS,
         bans::TESTS,
-        weights::TESTS,
         escalation::TESTS,
         essential::TESTS,
         events::TESTS,
@@ -100,10 +103,10 @@ fn main() {
     let trials = served
         .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
+        .chain(weights::WITH_VXLAN.iter().map(|test| (test, !is_too_old && has_vxlan)))
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
         .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
-        .chain(weights::WITH_VXLAN.iter().map(|test| (test, !is_too_old && has_vxlan)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {

@@ -3,7 +3,7 @@
 use std::io;
 
 use common::packet::{Direction, Link};
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, Nla as _};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp};
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
@@ -94,15 +94,44 @@ pub fn filter_programs(index: u32, direction: Direction) -> io::Result<Vec<u32>>
 /// # Errors
 ///
 /// When the kernel does not tell.
-pub fn queueing(index: u32) -> io::Result<Vec<String>> {
+pub fn queueing(index: u32) -> io::Result<Vec<Queueing>> {
     let answers = ask(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))?;
     Ok(answers
         .into_iter()
         .filter_map(|answer| match answer {
-            RouteNetlinkMessage::NewQueueDiscipline(discipline) => egress_kind(&discipline, index),
+            RouteNetlinkMessage::NewQueueDiscipline(discipline) => egress_kind(&discipline, index)
+                .map(|kind| Queueing { flow_limit: flow_limit(&discipline).filter(|_| kind == "fq"), kind }),
             _ => None,
         })
         .collect())
+}
+
+/// A queueing discipline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queueing {
+    /// Its kind.
+    pub kind: String,
+    /// Of `fq`: the most buffers that wait in one flow.
+    pub flow_limit: Option<u32>,
+}
+
+/// TCA_FQ_FLOW_PLIMIT of include/uapi/linux/pkt_sched.h.
+fn flow_limit(discipline: &TcMessage) -> Option<u32> {
+    const FLOW_LIMIT: u16 = 2;
+    let options = discipline.attributes.iter().find_map(|attribute| match attribute {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    })?;
+    let raw = options.iter().find_map(|option| match option {
+        TcOption::Other(raw) if raw.kind() == FLOW_LIMIT => Some(raw),
+        _ => None,
+    })?;
+    let mut value = [0; 4];
+    if raw.value_len() != value.len() {
+        return None;
+    }
+    raw.emit_value(&mut value);
+    Some(u32::from_ne_bytes(value))
 }
 
 /// All disciplines of a device, also those for programs and for what comes in.

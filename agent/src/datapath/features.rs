@@ -101,7 +101,7 @@ pub fn facts(interface: &str) -> io::Result<DeviceFacts> {
     }
     let disciplines = device::disciplines(index).unwrap_or_default();
     facts.clsact = disciplines.iter().any(|kind| kind == "clsact" || kind == "ingress");
-    facts.queueing = device::queueing(index).unwrap_or_default();
+    facts.queueing = device::queueing(index).unwrap_or_default().into_iter().map(|queueing| queueing.kind).collect();
     Ok(facts)
 }
 

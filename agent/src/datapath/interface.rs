@@ -8,13 +8,14 @@ use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
 use aya::programs::{SchedClassifier, Xdp};
 use common::packet::{Direction, Link};
+use common::rule::{Action, Cost, Rule};
 use serde::{Deserialize, Serialize};
 
 use super::error::{AttachError, LoadError};
 use super::pins::{Holder, Hook};
 use super::traffic_control::TcHold;
 use super::{Datapath, Entry, device, traffic_control};
-use crate::config::policy::Attach;
+use crate::config::policy::{self, Attach, Limit, Unit};
 
 /// A link that was let go of without being told to, by an `rm` of its pin or the end of its agent, leaves its hook when the
 /// kernel gets round to it, which is soon and not at once.
@@ -236,28 +237,66 @@ impl Datapath {
         if self.settings.shape_in_use == 0 {
             return Vec::new();
         }
-        self.attached.iter().filter_map(|attached| spacing_obstacle(&attached.interface, attached.index)).collect()
+        let longest = self.image.rules.iter().map(longest_queue).max().unwrap_or(0);
+        self.attached
+            .iter()
+            .filter_map(|attached| spacing_obstacle(&attached.interface, attached.index, longest))
+            .collect()
+    }
+}
+
+/// A full Ethernet frame: what most of a long queue of bytes is made of.
+const FULL_FRAME: u64 = 1_514;
+
+/// Packets that wait at most under a rule that shapes.
+fn longest_queue(rule: &Rule) -> u64 {
+    match rule.action {
+        action if action != Action::Shape as u8 => 0,
+        _ if rule.cost == Cost::Bytes as u8 => rule.most.div_ceil(FULL_FRAME),
+        _ => rule.most,
     }
 }
 
 /// Why an interface does not space out what it sends, if it does not.
-fn spacing_obstacle(interface: &str, index: u32) -> Option<String> {
-    let kinds = device::queueing(index).unwrap_or_default();
-    let is_fair = kinds.iter().any(|kind| kind == "fq") && kinds.iter().all(|kind| kind == "fq" || kind == "mq");
+fn spacing_obstacle(interface: &str, index: u32, longest_queue: u64) -> Option<String> {
+    let queueing = device::queueing(index).unwrap_or_default();
+    let kinds: Vec<&str> = queueing.iter().map(|queueing| queueing.kind.as_str()).collect();
+    let is_fair = kinds.contains(&"fq") && kinds.iter().all(|kind| matches!(*kind, "fq" | "mq"));
+    if is_fair {
+        return flow_obstacle(interface, &queueing, longest_queue);
+    }
     let present = if kinds.is_empty() { "none".to_owned() } else { kinds.join(", ") };
-    (!is_fair).then(|| {
+    Some(format!(
+        "{interface} does not space packets out, since its queueing discipline is {present} and not fq: what is above \
+         a limit that shapes is still dropped; for spacing, tc qdisc replace dev {interface} root fq"
+    ))
+}
+
+/// Why `fq` drops what a limit's queue holds, if it does. It drops without a word to the limit, which has counted the packet
+/// as passed.
+fn flow_obstacle(interface: &str, queueing: &[device::Queueing], longest_queue: u64) -> Option<String> {
+    let least = queueing.iter().filter_map(|queueing| queueing.flow_limit).min()?;
+    (u64::from(least) < longest_queue).then(|| {
+        let is_multiqueue = queueing.iter().any(|queueing| queueing.kind == "mq");
+        let place = if is_multiqueue { "parent MQ:QUEUE" } else { "root" };
         format!(
-            "{interface} does not space packets out, since its queueing discipline is {present} and not fq: what is above \
-             a limit that shapes is still dropped; for spacing, tc qdisc replace dev {interface} root fq"
+            "fq on {interface} drops packets of a flow that has {least} waiting, and a limit that shapes lets {longest_queue} \
+             wait: lower its burst, or run tc qdisc replace dev {interface} {place} fq flow_limit {longest_queue} limit {}",
+            longest_queue.saturating_mul(10).max(10_000)
         )
     })
 }
 
 /// What an interface lacks for limits that shape.
 #[must_use]
-pub fn lacking_for_shape(interface: &str) -> Option<String> {
+pub fn lacking_for_shape(interface: &str, limits: &[Limit]) -> Option<String> {
     let index = nix::net::if_::if_nametoindex(interface).ok()?;
-    spacing_obstacle(interface, index)
+    let shaped = limits.iter().filter(|limit| limit.action == policy::Action::Shape);
+    let longest = shaped.map(|limit| match limit.unit {
+        Unit::Bytes => limit.burst.div_ceil(FULL_FRAME),
+        _ => limit.burst,
+    });
+    spacing_obstacle(interface, index, longest.max().unwrap_or(0))
 }
 
 impl Attached {

@@ -48,7 +48,7 @@ pub fn examine(config: &Config) -> Vec<Interface> {
         Ok(facts) => {
             let mut checks = checks(&name, &facts, config.agent.attach);
             if shapes(config) {
-                checks.push(spacing(&name));
+                checks.push(spacing(&name, config));
             }
             Interface { name, facts, checks }
         }
@@ -149,9 +149,13 @@ fn hook(name: &str, facts: &DeviceFacts, attach: Attach) -> Check {
     }
 }
 
-fn spacing(name: &str) -> Check {
-    match lacking_for_shape(name) {
+fn spacing(name: &str, config: &Config) -> Check {
+    match lacking_for_shape(name, &config.limits) {
         None => Check::good("spacing", "fq: packets leave at the times that limits give them"),
-        Some(why) => Check::limited("spacing", why, format!("tc qdisc replace dev {name} root fq")),
+        Some(why) => Check::limited(
+            "spacing",
+            why,
+            format!("tc qdisc replace dev {name} root fq, with a flow_limit where one is named"),
+        ),
     }
 }

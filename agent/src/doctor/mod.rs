@@ -107,7 +107,9 @@ pub fn lacking(config: &Config) -> Vec<String> {
     }
     if shapes(config) {
         let held = names.iter().filter(|name| config.agent.interfaces.iter().any(|pattern| pattern.matches(name)));
-        lacking.extend(held.filter_map(|name| lacking_for_shape(name)).map(|why| format!("spacing: {why}")));
+        lacking.extend(
+            held.filter_map(|name| lacking_for_shape(name, &config.limits)).map(|why| format!("spacing: {why}")),
+        );
     }
     lacking.extend(groups::lacking(config));
     lacking

@@ -18,7 +18,10 @@ pub const TESTS: &[(&str, fn())] = &[
 ];
 
 /// What takes the queueing discipline that spaces packets out.
-pub const WITH_FQ: &[(&str, fn())] = &[("packets_that_are_shaped_leave_in_order_and_none_too_early", spaced)];
+pub const WITH_FQ: &[(&str, fn())] = &[
+    ("packets_that_are_shaped_leave_in_order_and_none_too_early", spaced),
+    ("a_queue_longer_than_fq_allows_a_flow_is_warned_of_and_whole_once_it_does", long_queue),
+];
 
 const CLIENT: &str = "10.77.0.2";
 
@@ -186,7 +189,7 @@ fn shape() {
 fn spaced() {
     const COUNT: u8 = 50;
     let network = Network::new();
-    network.queue_fairly();
+    network.queue_fairly(&[]);
     let agent = network.start(
         "",
         "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 50\nprotocol = \"udp\"\n\
@@ -208,4 +211,35 @@ fn spaced() {
         assert!(time >= earliest, "packet {nth} came after {time:?}, its turn is after {earliest:?}");
     }
     assert_eq!(agent.counts("smooth"), (u64::from(COUNT), 0));
+}
+
+/// One flow with more packets waiting than `fq` keeps of a flow unless told to.
+fn long_queue() {
+    const COUNT: u64 = 300;
+    let network = Network::new();
+    network.queue_fairly(&[]);
+    let limit = "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 300\nprotocol = \"udp\"\n\
+                 algorithm = \"leaky-bucket\"\naction = \"shape\"\n";
+    let agent = network.start("", limit);
+    let note = agent.json(&["status"])["notes"][0].as_str().unwrap().to_owned();
+    assert!(note.contains("has 100 waiting") && note.contains("fq flow_limit 300"), "{note}");
+    let checked = network.command(&["check", network.folder.path().join("limits.toml").to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("fq flow_limit 300"), "{checked:?}");
+    let receiver = network.client_receiver("10.77.0.2:9000");
+    let socket = network.in_server(|| UdpSocket::bind("10.77.0.1:0").unwrap());
+    let arrived = |count: u64| {
+        for _ in 0..count {
+            let _ = socket.send_to(b"x", "10.77.0.2:9000");
+        }
+        receiver.counts()[1]
+    };
+    // The limit counts all of them as passed, and fq keeps its hundred beside those that left meanwhile.
+    let lost = COUNT - arrived(COUNT);
+    assert_eq!(agent.counts("smooth").0, COUNT);
+    assert!(lost > 0, "fq kept more than its flow_limit");
+    network.queue_fairly(&["flow_limit", "300", "limit", "10000"]);
+    assert_eq!(agent.json(&["status"])["notes"].as_array().unwrap().len(), 0, "the fix is in effect");
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(arrived(COUNT), COUNT);
+    assert_eq!(agent.counts("smooth"), (2 * COUNT, 0));
 }

@@ -172,7 +172,7 @@ impl Network {
     }
 
     /// Gives the server's interface the queueing discipline that keeps to departure times.
-    pub fn queue_fairly(&self) {
+    pub fn queue_fairly(&self, options: &[&str]) {
         let namespace = format!("--net=/run/netns/{}", self.server);
         let replace = [&namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq"];
         run("nsenter", &[&replace[..], options].concat());

@@ -95,9 +95,14 @@ fn main() {
     if !has_systemd {
         eprintln!("skipped: what takes systemd-analyze, which this machine does not have");
     }
-    let has_vlan = obstacle.is_none() && support::has_kind(&["vlan", "id", "7"]);
+    let can_make = |device: &[&str]| obstacle.is_none() && support::can_make(device);
+    let has_vlan = can_make(&["link", support::INTERFACE, "name", "vlan0", "type", "vlan", "id", "7"]);
     if !has_vlan {
         eprintln!("skipped: what takes VLAN devices, which this kernel does not have");
+    }
+    let has_bond = can_make(&["name", "bond7", "type", "bond"]);
+    if !has_bond {
+        eprintln!("skipped: what takes bonds, which this kernel does not have");
     }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
@@ -106,6 +111,7 @@ fn main() {
         .chain(weights::WITH_VXLAN.iter().map(|test| (test, !is_too_old && has_vxlan)))
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
+        .chain(stacked::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
         .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {

@@ -20,6 +20,9 @@ pub const TESTS: &[(&str, fn())] = &[
 /// What takes VLAN devices.
 pub const WITH_VLAN: &[(&str, fn())] = &[("a_vlan_and_its_device_charge_a_packet_once", vlan)];
 
+/// What takes bonds.
+pub const WITH_BOND: &[(&str, fn())] = &[("a_bond_and_its_member_charge_a_packet_once", bond)];
+
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 801\n";
 const BRIDGE: &str = "br0";
 
@@ -165,4 +168,20 @@ fn vlan() {
     network.configure_server("upper0", "10.79.0.1/16");
     let agent = network.start_on(&["upper0"], "", LIMIT);
     expect_once(&network, &agent, &frame, 7);
+}
+
+fn bond() {
+    for attach in ["attach = \"auto\"", "attach = \"tc\""] {
+        let network = Network::new();
+        network.server_ip(&["link", "add", "bond7", "type", "bond", "mode", "active-backup"]);
+        network.server_ip(&["addr", "flush", "dev", INTERFACE]);
+        network.server_ip(&["link", "set", INTERFACE, "down"]);
+        network.server_ip(&["link", "set", INTERFACE, "master", "bond7"]);
+        network.server_ip(&["link", "set", INTERFACE, "up"]);
+        network.server_ip(&["link", "set", "bond7", "address", "02:00:00:00:77:01"]);
+        network.configure_server("bond7", "10.77.0.1/16");
+        let agent = network.start_on(&[INTERFACE, "bond7"], attach, LIMIT);
+        assert_eq!(placements(&agent), (vec![json!("bond7")], vec![(json!(INTERFACE), json!(["bond7"]))]));
+        expect_once(&network, &agent, &udp_from(7), 7);
+    }
 }

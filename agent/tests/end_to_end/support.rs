@@ -47,11 +47,10 @@ pub fn has_fq() -> bool {
     Command::new("nsenter").args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
-/// Whether this kernel has devices of a kind that are made on another one.
-pub fn has_kind(kind: &[&str]) -> bool {
+/// Whether this kernel can make a device like this one: arguments of `ip link add`.
+pub fn can_make(device: &[&str]) -> bool {
     let network = Network::new();
-    let made = ["-n", &network.server, "link", "add", "link", INTERFACE, "name", "kind0", "type"];
-    let output = Command::new("ip").args([&made[..], kind].concat()).output();
+    let output = Command::new("ip").args([&["-n", &network.server, "link", "add"], device].concat()).output();
     output.is_ok_and(|output| output.status.success())
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::kernel::decompress;
 
 /// What the tests need, where a kernel does not have it built in.
-const WANTED: [&str; 26] = [
+const WANTED: [&str; 27] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
@@ -19,6 +19,7 @@ const WANTED: [&str; 26] = [
     "ifb",
     "8021q",
     "vxlan",
+    "bonding",
     "sch_ingress",
     "sch_fq",
     "sch_fq_codel",

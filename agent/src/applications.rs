@@ -22,6 +22,7 @@ use crate::events::{Event, EventLog, Subscription, What};
 use crate::groups::Keeper;
 use crate::live::{Cause, Changing, Live};
 use crate::service;
+use crate::state::{Keeping, Saved};
 use crate::stats::{LimitStatus, Status, View, ViewQuery, monotonic_nanoseconds};
 
 /// Bans that wait to be carried out.
@@ -120,11 +121,11 @@ pub struct Agent {
     changing: Changing,
     cluster: Cluster,
     events: Arc<EventLog>,
-    state_note: Option<String>,
+    state: Arc<Keeping>,
 }
 
 impl Agent {
-    /// All at work; `file` is where the config is read from, and `state_note` says why nothing survives a reboot.
+    /// All at work; `file` is where the config is read from, and `state` saves what survives a reboot.
     #[must_use]
     #[expect(clippy::too_many_arguments, reason = "the parts of an agent, which nothing else puts together")]
     pub fn new(
@@ -135,10 +136,10 @@ impl Agent {
         groups: Keeper,
         cluster: Option<cluster::Keeper>,
         events: Arc<EventLog>,
-        state_note: Option<String>,
+        state: Arc<Keeping>,
     ) -> Self {
         let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
-        Self { file, started: Instant::now(), packets, requests, groups, changing, cluster, events, state_note }
+        Self { file, started: Instant::now(), packets, requests, groups, changing, cluster, events, state }
     }
 
     pub(crate) const fn changing(&self) -> &Changing {
@@ -155,6 +156,18 @@ impl Agent {
 
     pub(crate) const fn groups(&self) -> &Keeper {
         &self.groups
+    }
+
+    /// What has to survive a reboot; `None` where it cannot be read now, or there is nothing.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<Saved> {
+        match self.packets.load_full()?.snapshot() {
+            Ok(saved) => Some(saved),
+            Err(error) => {
+                eprintln!("reading what has to survive a reboot failed: {error}");
+                None
+            }
+        }
     }
 
     pub(crate) fn events(&self) -> &EventLog {
@@ -214,7 +227,7 @@ impl Agent {
             (None, true) => {
                 let pins = PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
                 let file = self.file.as_ref().map(|file| file.display().to_string());
-                let packets = service::Service::start(config.clone(), file, plan, pins, interfaces)
+                let packets = service::Service::start(config.clone(), file, plan, pins, interfaces, None)
                     .map_err(|error| error.to_string())?;
                 let notes = packets.notes();
                 self.packets.store(Some(Arc::new(packets)));
@@ -244,7 +257,7 @@ impl Agent {
         status.groups = self.groups.names();
         status.uptime_seconds = self.started.elapsed().as_secs();
         status.notes.extend(self.groups.notes());
-        status.notes.extend(self.state_note.clone());
+        status.notes.extend(self.state.notes());
         let live = self.changing.live();
         status.last_reload = live.last();
         status.trial = live.trial();

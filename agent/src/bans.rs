@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use common::ban::Ban;
 
 use crate::compile::PrefixKey;
+use crate::datapath::BanEntry;
 
 /// The bans in force, by prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,14 @@ impl BanList {
         self.ends.len()
     }
 
+    /// Every ban, as the trie would have it had it refused nothing.
+    pub fn iter(&self) -> impl Iterator<Item = BanEntry> + '_ {
+        self.ends.iter().map(|(key, until)| BanEntry {
+            prefix: prefix_of(key),
+            ban: Ban { until: *until, own_until: *until, refused: 0 },
+        })
+    }
+
     /// Whether nothing is banned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -80,6 +89,12 @@ impl BanList {
     #[must_use]
     pub fn ended(&self, now: u64) -> Vec<PrefixKey> {
         self.ends.iter().filter(|(_, until)| !Ban::is_in_force(**until, now)).map(|(key, _)| prefix_of(key)).collect()
+    }
+
+    /// Whether exactly this prefix is banned.
+    #[must_use]
+    pub fn holds(&self, prefix: &PrefixKey) -> bool {
+        self.ends.contains_key(&order(prefix))
     }
 
     /// The longest prefix around an address or prefix whose ban is in force, and when that ends.

@@ -14,8 +14,9 @@ use crate::compile::{CarryPlan, Layout, Plan, plan_after};
 use crate::config::policy::Config;
 use crate::counts;
 use crate::datapath::{
-    AttachError, Before, Carry, Datapath, Generation, LoadError, PinDirectory, TablePlace, release_others,
+    AttachError, Before, Carry, Datapath, Generation, LoadError, PinDirectory, SavedTable, TablePlace, release_others,
 };
+use crate::state::Restore;
 use crate::stats::monotonic_nanoseconds;
 
 /// How long a packet is judged at the most, where the kernel cannot tell when all that were are: a hundred times what
@@ -33,6 +34,8 @@ pub struct Change {
     carry: CarryPlan,
     notes: Vec<String>,
     generation: Generation,
+    /// What an earlier boot left of the table, where no table is pinned.
+    saved: Option<Restore>,
 }
 
 impl Change {
@@ -41,15 +44,34 @@ impl Change {
     /// # Errors
     ///
     /// When the kernel refuses it, or an interface is not there. Nothing is left behind then.
-    pub fn load(config: &Config, plan: Plan, pins: &PinDirectory, interfaces: &[String]) -> Result<Self, AttachError> {
+    pub fn load(
+        config: &Config,
+        plan: Plan,
+        pins: &PinDirectory,
+        interfaces: &[String],
+        restore: Option<&Restore>,
+    ) -> Result<Self, AttachError> {
         let (before, afresh) = match pins.before()? {
             Ok(before) => (Some(before), None),
             Err(why) => (None, (!why.is_empty() && !pins.hooks().is_empty()).then_some(why)),
         };
-        let known = before.as_ref().map_or_else(Layout::default, |before| before.layout().clone());
+        let has_table = |restore: &&Restore| restore.saved.table.as_ref().is_some_and(SavedTable::is_known);
+        let saved = restore.filter(|_| before.is_none()).filter(has_table).cloned();
+        let table = saved.as_ref().and_then(|saved| saved.saved.table.as_ref());
+        let known = match (&before, table) {
+            (Some(before), _) => before.layout().clone(),
+            (None, Some(table)) => table.layout.layout.clone(),
+            (None, None) => Layout::default(),
+        };
         let plan = if plan.after == known { plan } else { plan_after(config, &known).map_err(LoadError::from)? };
-        let place = pins.place(&plan.ingress.settings, before.as_ref())?;
-        let carry = if place.is_next() { known.carry(&plan.ingress.layout) } else { CarryPlan::default() };
+        let (place, carry) = match table {
+            Some(table) => (pins.place_after(table)?, known.carry_to_another_clock(&plan.ingress.layout)),
+            None => {
+                let place = pins.place(&plan.ingress.settings, before.as_ref())?;
+                let carry = if place.is_next() { known.carry(&plan.ingress.layout) } else { CarryPlan::default() };
+                (place, carry)
+            }
+        };
         let generation = counts::begin(&pins.generations())?;
         let place = place.with_counters(&generation);
         let loaded = load(plan, pins, &place, interfaces, config).and_then(|(ingress, egress)| {
@@ -65,7 +87,7 @@ impl Change {
         let (ingress, egress) = loaded?;
         let mut notes = carry.afresh.clone();
         notes.extend(afresh.map(|why| format!("every source starts afresh: {why}")));
-        Ok(Self { ingress, egress, before, place, carry, notes, generation })
+        Ok(Self { ingress, egress, before, place, carry, notes, generation, saved })
     }
 
     /// Where it counts.
@@ -93,6 +115,7 @@ impl Change {
             }
             None => None,
         };
+        notes.extend(self.restore_table());
         for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
             for interface in interfaces {
                 notes.extend(datapath.attach(interface, config.agent.attach)?);
@@ -110,6 +133,24 @@ impl Change {
         let all: Vec<&Datapath> = std::iter::once(&self.ingress).chain(&self.egress).collect();
         release_others(&all);
         Ok(notes)
+    }
+
+    /// Puts what an earlier boot left into the new table, which no program uses yet. Returns what was lost.
+    fn restore_table(&self) -> Option<String> {
+        let restore = self.saved.as_ref()?;
+        let tables = restore.saved.table.as_ref()?.open().and_then(|old| {
+            let new = self.place.open(self.ingress.settings())?;
+            Ok((old, new))
+        });
+        match tables {
+            Ok((old, new)) => match Carry::restore(old, new, self.carry.clone(), restore.then, restore.now) {
+                0 => None,
+                lost => Some(format!(
+                    "{lost} sources start afresh: max_sources has grown so much that their places in the table cannot be told"
+                )),
+            },
+            Err(error) => Some(format!("every source starts afresh after the reboot: {error}")),
+        }
     }
 
     /// Takes back what [`Change::put_in_force`] did before it failed; hooks that another policy held before are its own

@@ -115,20 +115,25 @@ pub fn fold(generations: &Generations, current: &Generation) -> Result<(Counted,
     Ok((counted, notes))
 }
 
+/// Whether what a state file holds is in the base already.
+#[must_use]
+pub fn is_restored(generations: &Generations, file: u64) -> bool {
+    Base::read(generations).restored == Some(file)
+}
+
 /// Has the base begin with what a state file holds, once.
 ///
 /// # Errors
 ///
 /// When the base cannot be replaced; then nothing is changed.
-pub fn restore(generations: &Generations, file: u64, saved: &CountedDocument) -> Result<bool, LoadError> {
+pub fn restore(generations: &Generations, file: u64, saved: &CountedDocument) -> Result<(), LoadError> {
     let base = Base::read(generations);
     if base.restored == Some(file) {
-        return Ok(false);
+        return Ok(());
     }
     let mut counted = Counted::from(&base.counted);
     counted.plus(&Counted::from(saved));
-    Base { counted: CountedDocument::from(&counted), restored: Some(file), ..base }.write(generations)?;
-    Ok(true)
+    Base { counted: CountedDocument::from(&counted), restored: Some(file), ..base }.write(generations)
 }
 
 fn description(generation: &Generation) -> Option<Rows> {

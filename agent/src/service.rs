@@ -17,17 +17,23 @@ use crate::config::policy::{Config, OnExit, Unit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
 use crate::counts;
-use crate::datapath::{AttachError, AttachMode, Datapath, EventRing, Generation, LoadError, PinDirectory, PinLock};
+use crate::datapath::{
+    AttachError, AttachMode, Bans, Datapath, EventRing, Generation, LoadError, PinDirectory, PinLock, SavedTable,
+};
 use crate::events::Event;
 use crate::host_load::{HostLoad, ROOM, RoomDecision};
 use crate::stacking;
+use crate::state::{MOST_TABLE_WORDS, Moment, Restore, Saved};
 use crate::stats::{
-    BanStatus, BansRow, Counted, InterfaceStatus, Live, Reader, Status, View, ViewQuery, monotonic_nanoseconds,
-    seconds_until,
+    BanStatus, BansRow, Counted, CountedDocument, InterfaceStatus, Live, Reader, Status, View, ViewQuery,
+    monotonic_nanoseconds, seconds_until,
 };
 
 /// How often bans that have ended are cleared away and the host's load is looked at.
 pub const PERIOD: Duration = Duration::from_millis(500);
+
+/// With more bans than this, how many packets each has refused does not survive a reboot.
+const MOST_BANS_WITH_COUNTS: usize = 50_000;
 
 /// The agent at work: answers requests while a policy is in force.
 pub struct Service {
@@ -61,7 +67,7 @@ struct InForce {
 }
 
 impl Service {
-    /// Puts a policy in force on these interfaces.
+    /// Puts a policy in force on these interfaces, with what an earlier boot left.
     ///
     /// # Errors
     ///
@@ -72,9 +78,10 @@ impl Service {
         plan: Plan,
         pins: PinDirectory,
         interfaces: &[String],
+        restore: Option<&Restore>,
     ) -> Result<Self, AttachError> {
         let lock = pins.lock()?;
-        let in_force = InForce::put(config, plan, &pins, interfaces)?;
+        let in_force = InForce::put(config, plan, &pins, interfaces, restore)?;
         Ok(Self {
             file,
             started: Instant::now(),
@@ -92,7 +99,7 @@ impl Service {
     /// When the kernel refuses to load or attach it; then the policy before is in force as it was.
     pub fn replace(&self, config: Config, plan: Plan, interfaces: &[String]) -> Result<Vec<String>, AttachError> {
         // Others go on being answered while it is loaded and verified.
-        let change = Change::load(&config, plan, &self.pins, interfaces)?;
+        let change = Change::load(&config, plan, &self.pins, interfaces, None)?;
         self.lock().replace(change, config, &self.pins, interfaces)
     }
 
@@ -116,6 +123,32 @@ impl Service {
     pub fn modes(&self) -> Vec<(String, AttachMode)> {
         let in_force = self.lock();
         in_force.ingress.attached().iter().map(|attached| (attached.interface.clone(), attached.mode)).collect()
+    }
+
+    /// What has to survive a reboot.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be read.
+    pub fn snapshot(&self) -> Result<Saved, LoadError> {
+        let mut in_force = self.lock();
+        let at = Moment::now();
+        let mut counted = in_force.counted.clone();
+        let names: Vec<String> = in_force.config.limits.iter().map(|limit| limit.name.clone()).collect();
+        for datapath in std::iter::once(&in_force.ingress).chain(&in_force.egress) {
+            let catalogue: Vec<_> =
+                datapath.image().catalogue.iter().map(|counted| (counted.limit, counted.span)).collect();
+            counted.add(&names, BYPASS_ROWS, &catalogue, &datapath.counters()?, datapath.table_counters()?);
+        }
+        let (sources, layout) = (in_force.ingress.sources(), &in_force.ingress.image().layout);
+        let table = Some(SavedTable::copy(sources, layout, at.monotonic, MOST_TABLE_WORDS));
+        // Reading a million entries of the trie takes seconds, for which nobody else is answered.
+        let mut bans = match in_force.bans.len() {
+            0..=MOST_BANS_WITH_COUNTS => in_force.ingress.bans()?.all()?,
+            _ => in_force.bans.iter().collect(),
+        };
+        bans.retain(|entry| Ban::is_in_force(entry.ban.own_until, at.monotonic));
+        Ok(Saved { at: Some(at), id: 0, counted: CountedDocument::from(&counted), bans, table })
     }
 
     /// What an operator should know.
@@ -253,11 +286,26 @@ impl Service {
 }
 
 impl InForce {
-    fn put(config: Config, plan: Plan, pins: &PinDirectory, interfaces: &[String]) -> Result<Self, AttachError> {
-        let mut change = Change::load(&config, plan, pins, interfaces)?;
-        let put = |change: &mut Change| {
+    fn put(
+        config: Config,
+        plan: Plan,
+        pins: &PinDirectory,
+        interfaces: &[String],
+        restore: Option<&Restore>,
+    ) -> Result<Self, AttachError> {
+        let mut change = Change::load(&config, plan, pins, interfaces, restore)?;
+        // What an agent of this boot has taken up already, one that was killed as it started, is in effect.
+        let restore = restore.filter(|restore| !counts::is_restored(&pins.generations(), restore.saved.id));
+        let mut restored = Vec::new();
+        let mut put = |change: &mut Change| {
             let entries = change.ingress.bans()?.all()?;
-            let bans = BanList::resume(entries.into_iter().map(|entry| (entry.prefix, entry.ban.own_until)));
+            let mut bans = BanList::resume(entries.into_iter().map(|entry| (entry.prefix, entry.ban.own_until)));
+            if let Some(restore) = restore {
+                let lost = restore_bans(&mut change.ingress.bans()?, &mut bans, restore);
+                restored.extend(lost.map(|error| format!("bans of before the reboot are not all in effect: {error}")));
+                let result = counts::restore(&pins.generations(), restore.saved.id, &restore.saved.counted);
+                restored.extend(result.err().map(|error| format!("counters of before the reboot are lost: {error}")));
+            }
             let runtime = Runtime { bans: bans.len() as u32, ..Runtime::default() };
             change.ingress.set_runtime(runtime)?;
             Ok((change.put_in_force(&config, pins, interfaces)?, bans, runtime))
@@ -270,6 +318,7 @@ impl InForce {
             }
         };
         let generation = change.generation().clone();
+        notes.extend(restored);
         let counted = fold(pins, &generation, &mut notes).unwrap_or_default();
         Ok(Self {
             config,
@@ -434,6 +483,26 @@ impl InForce {
         };
         Ok(entries.into_iter().map(|entry| row((entry.prefix, entry.ban))).collect())
     }
+}
+
+/// Bans what was banned when the host went down and would still be. Returns why some are not.
+fn restore_bans(trie: &mut Bans<'_>, bans: &mut BanList, restore: &Restore) -> Option<LoadError> {
+    let mut failure = None;
+    for entry in &restore.saved.bans {
+        let until = match entry.ban.own_until {
+            Ban::FOREVER => Ban::FOREVER,
+            until if until > restore.then => restore.now.saturating_add(until - restore.then),
+            _ => continue,
+        };
+        if bans.holds(&entry.prefix) {
+            continue;
+        }
+        for change in bans.ban(entry.prefix, until) {
+            let refused = if change.prefix == entry.prefix { Some(entry.ban.refused) } else { None };
+            failure = failure.or(trie.restore(&change, refused).err());
+        }
+    }
+    failure
 }
 
 /// Adds up what all policies but that of `generation` counted; `None` if that cannot be.

@@ -24,7 +24,7 @@ use crate::live::{self, Live, Record, Source};
 use crate::metrics::Exporter;
 use crate::protect;
 use crate::service::{PERIOD, Service};
-use crate::state::StateDirectory;
+use crate::state::{Keeping, Restore, StateDirectory};
 use crate::supervisor::Supervisor;
 
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
@@ -49,7 +49,11 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         let hang_up = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
         let exporter = config.agent.metrics.map(Exporter::bind).transpose()?;
         let (requests, orders) = applications::start(&config)?;
-        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces)?;
+        let (state, restore) = Keeping::open(StateDirectory::at(&config.agent.state_dir));
+        let state = Arc::new(state);
+        state.notes().iter().for_each(|note| eprintln!("note: {note}"));
+        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, restore.as_ref())?;
+        drop(restore);
         // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
         let groups = Keeper::start(&config);
         let packets: Packets = Arc::new(ArcSwapOption::new(packets));
@@ -63,13 +67,11 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), groups.clone());
         let live = Live::new(source, protected);
-        let state_note = StateDirectory::at(&config.agent.state_dir).prepare().err().map(|error| {
-            let note = format!("nothing survives a reboot, and no config can be tried: {error}");
-            eprintln!("note: {note}");
-            note
-        });
-        let agent = Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster, events, state_note);
+        let agent =
+            Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster, events, Arc::clone(&state));
         let agent = Arc::new(agent);
+        let saved = Arc::clone(&agent);
+        state.start(move || saved.snapshot());
         if let Some(exporter) = exporter {
             eprintln!("metrics on http://{}/metrics", exporter.address());
             exporter.start(Arc::clone(&agent))?;
@@ -87,6 +89,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         }
         supervisor.stopping();
         drop(server);
+        state.close(agent.snapshot().as_ref());
         let on_exit = agent.changing().live().config().agent.on_exit;
         for problem in groups.stop(on_exit) {
             eprintln!("error: {problem}");
@@ -112,13 +115,14 @@ fn hold_packets(
     file: Option<&Path>,
     plan: Plan,
     interfaces: &[String],
+    restore: Option<&Restore>,
 ) -> anyhow::Result<Option<Arc<Service>>> {
     if !applications::holds_packets(config, interfaces) {
         return Ok(None);
     }
     let pins = PinDirectory::open(&config.agent.pins)?;
     let file = file.map(|file| file.display().to_string());
-    Ok(Some(Arc::new(Service::start(config.clone(), file, plan, pins, interfaces)?)))
+    Ok(Some(Arc::new(Service::start(config.clone(), file, plan, pins, interfaces, restore)?)))
 }
 
 /// Does from time to time what has to be done for packets.

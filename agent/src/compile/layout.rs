@@ -203,6 +203,22 @@ impl Layout {
         plan
     }
 
+    /// The same for a table whose clock is another's, so that no word can stay as it is.
+    #[must_use]
+    pub fn carry_to_another_clock(&self, next: &Self) -> CarryPlan {
+        let mut plan = self.carry(next);
+        if !(self.multipliers.is_empty() && next.multipliers.is_empty()) {
+            // The table does not tell of which class a source is, and its counts are to be read by the class's own window.
+            let before: usize = plan.groups.values().map(Vec::len).sum();
+            plan.groups.values_mut().for_each(|states| states.retain(|state| state.from.is_bucket()));
+            if plan.groups.values().map(Vec::len).sum::<usize>() < before {
+                let why = "windows and logs start over after a reboot: counts of other classes than the default cannot be told apart";
+                plan.afresh.push(why.to_owned());
+            }
+        }
+        plan
+    }
+
     fn scale(&self) -> TickScale {
         TickScale { left: self.scale.0, right: self.scale.1 }
     }

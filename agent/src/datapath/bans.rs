@@ -47,7 +47,19 @@ impl<'e> Bans<'e> {
     /// When the map is full or cannot be written.
     pub fn write(&mut self, change: &Change) -> Result<(), LoadError> {
         // A look-up would find the entry around one that is not there.
-        let refused = if change.is_new { 0 } else { self.get(&change.prefix)?.map_or(0, |ban| ban.refused) };
+        self.restore(change, change.is_new.then_some(0))
+    }
+
+    /// The same, with what it has refused so far; `None`: what the trie says.
+    ///
+    /// # Errors
+    ///
+    /// When the map is full or cannot be written.
+    pub fn restore(&mut self, change: &Change, refused: Option<u64>) -> Result<(), LoadError> {
+        let refused = match refused {
+            Some(refused) => refused,
+            None => self.get(&change.prefix)?.map_or(0, |ban| ban.refused),
+        };
         let ban = Ban { until: change.until, own_until: change.own_until, refused };
         Ok(self.0.insert(&trie_key(&change.prefix), ban, 0)?)
     }

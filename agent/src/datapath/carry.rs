@@ -26,6 +26,8 @@ pub struct Carry {
     new: Sources,
     plan: CarryPlan,
     now: Instants,
+    /// Whether an instant is the same word in both tables.
+    is_same_clock: bool,
     /// The old table as it was copied.
     table: Vec<u64>,
     /// The rings of its slots that were, by the slots' numbers.
@@ -103,9 +105,21 @@ impl Carry {
     /// Copies what goes on by `plan` from one table to the other, which no program uses yet.
     #[must_use]
     pub fn begin(old: Sources, new: Sources, plan: CarryPlan, nanoseconds: u64) -> Self {
-        let now = Instants { from: old.settings.scale.ticks(nanoseconds), to: new.settings.scale.ticks(nanoseconds) };
+        Self::between(old, new, plan, (nanoseconds, nanoseconds))
+    }
+
+    /// The same for a table of another boot: `then` is the present on the clock that its states are measured by. Returns
+    /// how many sources start afresh, as [`Carry::lost`].
+    #[must_use]
+    pub fn restore(old: Sources, new: Sources, plan: CarryPlan, then: u64, now: u64) -> u64 {
+        Self::between(old, new, plan, (then, now)).lost()
+    }
+
+    fn between(old: Sources, new: Sources, plan: CarryPlan, (then, now): (u64, u64)) -> Self {
+        let is_same_clock = then == now && old.settings.scale == new.settings.scale;
+        let now = Instants { from: old.settings.scale.ticks(then), to: new.settings.scale.ticks(now) };
         let table = if plan.groups.is_empty() { Vec::new() } else { old.table.copy() };
-        let mut carry = Self { old, new, plan, now, table, rings: HashMap::new(), lost: 0 };
+        let mut carry = Self { old, new, plan, now, is_same_clock, table, rings: HashMap::new(), lost: 0 };
         let mut slots = Vec::new();
         carry.each_slot(|set, nth| {
             if carry.is_worth_it(carry.slot(&carry.table, set, nth)) {
@@ -196,12 +210,11 @@ impl Carry {
     /// A slot's states as the new policy has them.
     fn under_the_new(&self, words: &[u64], ring: &[u64]) -> Carried {
         let mut carried = Carried { words: [self.now.to; WIDEST_SLOT as usize], ring: Vec::new() };
-        let same_scale = self.old.settings.scale == self.new.settings.scale;
         for state in self.states(words[0]) {
             let (from, to) = (usize::from(state.from.position), usize::from(state.to.position));
             let word = |nth: usize| words.get(from + nth).copied().unwrap_or(self.now.from);
             let places = |rule: &Rule| usize::from(rule.ring)..usize::from(rule.ring) + rule.most as usize;
-            if state.is_verbatim(same_scale) {
+            if state.is_verbatim(self.is_same_clock) {
                 for nth in 0..state.to.words() {
                     carried.words[to + nth] = word(nth);
                 }

@@ -21,6 +21,7 @@ mod pins;
 mod prefixes;
 mod release;
 mod rows;
+mod saved;
 mod sources;
 mod table;
 pub mod topology;
@@ -39,6 +40,7 @@ pub use interface::{
 pub use others::PinLock;
 pub use pins::PinDirectory;
 pub use release::{is_kernel_too_old, of_this_kernel as kernel_release};
+pub use saved::{SavedLayout, SavedTable};
 pub use sources::{SlotView, Sources};
 pub use table::{Before, TablePlace};
 

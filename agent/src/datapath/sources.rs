@@ -36,6 +36,11 @@ impl Words {
         Ok(Self { memory, count })
     }
 
+    fn in_memory(count: usize) -> Result<Self, LoadError> {
+        let memory = MmapOptions::new().len(count * size_of::<u64>()).map_anon().map_err(LoadError::Mmap)?;
+        Ok(Self { memory: memory.into(), count })
+    }
+
     /// All of them, as they are now.
     pub(super) fn copy(&self) -> Vec<u64> {
         (0..self.count).map(|index| self.word(index).load(Ordering::Relaxed)).collect()
@@ -70,6 +75,14 @@ impl Sources {
         let slots = settings.shape.all_slots() as usize;
         // A map has one word at least.
         let rings = Words::map(rings, (slots * settings.ring_words as usize).max(1))?;
+        Ok(Self { table, rings, settings })
+    }
+
+    /// An empty table that is no kernel's.
+    pub(super) fn in_memory(settings: Settings) -> Result<Self, LoadError> {
+        let table = Words::in_memory(settings.shape.elements() as usize * ELEMENT_WORDS as usize)?;
+        let slots = settings.shape.all_slots() as usize;
+        let rings = Words::in_memory((slots * settings.ring_words as usize).max(1))?;
         Ok(Self { table, rings, settings })
     }
 

@@ -19,6 +19,7 @@ use super::error::LoadError;
 use super::generation::Generation;
 use super::pins::{Holder, PinDirectory, PinnedHook, SHARED_MAPS, remove};
 use super::random_seed;
+use super::saved::SavedTable;
 use super::sources::Sources;
 use crate::compile::Layout;
 
@@ -141,11 +142,23 @@ impl PinDirectory {
                 generation: None,
             });
         }
+        // Keys are found again only under the same secret.
+        self.next_place(before.map_or_else(random_seed, |before| Ok(before.identity.seed))?)
+    }
+
+    /// Where the table of a policy is that takes up a saved one.
+    ///
+    /// # Errors
+    ///
+    /// When what is left of an earlier attempt cannot be removed.
+    pub fn place_after(&self, saved: &SavedTable) -> Result<TablePlace, LoadError> {
+        self.next_place(saved.seed())
+    }
+
+    fn next_place(&self, seed: HashSeed) -> Result<TablePlace, LoadError> {
         self.discard_next()?;
         let directory = self.path().join(NEXT);
         fs::create_dir_all(&directory).map_err(|source| LoadError::PinDirectory { path: directory.clone(), source })?;
-        // Keys are found again only under the same secret.
-        let seed = before.map_or_else(random_seed, |before| Ok(before.identity.seed))?;
         Ok(TablePlace { directory, seed, is_next: true, generation: None })
     }
 

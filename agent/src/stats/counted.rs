@@ -134,7 +134,6 @@ impl From<&CountedDocument> for Counted {
                 full_throttled: table("full_throttled"),
                 full_shared: table("full_shared"),
                 contended: table("contended"),
-                ..TableCounters::default()
             },
         }
     }

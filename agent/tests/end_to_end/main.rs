@@ -20,6 +20,7 @@ mod metrics;
 mod neighbours;
 mod operations;
 mod rates;
+mod reboot;
 #[path = "../redis/mod.rs"]
 #[expect(dead_code, reason = "the cluster's own tests use more of it")]
 mod redis;
@@ -73,6 +74,7 @@ fn main() {
         safety::TESTS,
         trials::TESTS,
         stacked::TESTS,
+        reboot::TESTS,
         metrics::TESTS,
         operations::TESTS,
     ];

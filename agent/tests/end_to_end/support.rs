@@ -326,9 +326,22 @@ impl Network {
         Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() }
     }
 
+    /// Starts an agent that sees another boot of the kernel, and waits until it enforces.
+    pub fn start_in_boot(&self, boot: &str, config: &Path) -> Agent<'_> {
+        let file = self.folder.path().join(format!("boot-{boot}"));
+        std::fs::write(&file, format!("{boot}\n")).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\""]);
+        command.arg(file).arg(agent().unwrap()).arg("--config").arg(config).stderr(Stdio::piped());
+        self.wait_for_agent(Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() })
+    }
+
     /// Starts an agent with a config as it is, and waits until it enforces.
     pub fn start_file(&self, config: &Path, environment: &[(&str, &str)]) -> Agent<'_> {
-        let mut agent = self.spawn_agent(config, environment);
+        self.wait_for_agent(self.spawn_agent(config, environment))
+    }
+
+    fn wait_for_agent<'n>(&'n self, mut agent: Agent<'n>) -> Agent<'n> {
         let child = &mut agent.child;
         let deadline = Instant::now() + Duration::from_secs(60);
         while std::os::unix::net::UnixStream::connect(self.control()).is_err() || !self.answers() {

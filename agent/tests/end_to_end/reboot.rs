@@ -1,0 +1,159 @@
+//! What survives a reboot: bans, counters, and what sources have used of slow limits.
+//!
+//! A reboot is another boot id, and a kernel in which nothing is pinned.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::Network;
+use crate::traffic::{PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("bans_counters_and_slow_limits_survive_a_reboot", everything),
+    ("what_was_saved_half_a_minute_ago_survives_a_power_cut", power_cut),
+    ("a_damaged_state_file_is_set_aside_and_reported", damaged),
+];
+
+const SMALL: &str = "max_sources = 2000\n";
+
+/// Five limits on five ports, one of each algorithm, and one that no reboot has to remember.
+fn limits() -> String {
+    let limit = |name: &str, nth: u16, algorithm: &str, rate: &str| {
+        let port = PORT + nth;
+        format!("[[limit]]\nname = {name:?}\nports = [{port}]\nalgorithm = {algorithm:?}\nrate = {rate:?}\n")
+    };
+    [
+        limit("bucket", 0, "token-bucket", "100/month"),
+        limit("leaky", 1, "leaky-bucket", "100/week"),
+        limit("fixed", 2, "fixed-window", "100/day"),
+        limit("sliding", 3, "sliding-window", "100/month"),
+        limit("log", 4, "sliding-log", "100/day"),
+    ]
+    .concat()
+}
+
+const NAMES: [&str; 5] = ["bucket", "leaky", "fixed", "sliding", "log"];
+
+fn to_port(source: u8, nth: u16) -> Vec<u8> {
+    common::packet::build::Frame::between(crate::support::CLIENT_MAC, crate::support::SERVER_MAC)
+        .ipv4([10, 77, 0, source], crate::support::SERVER)
+        .udp(5000, PORT + nth, &[0; 22])
+        .build()
+}
+
+/// The power is gone: what is in /run and in the kernel with it.
+fn shut_down(network: &Network, config: &std::path::Path) {
+    network.told(&["detach", "--config", config.to_str().unwrap()]);
+    let _ = std::fs::remove_file(network.control());
+    assert!(!network.has_pins());
+}
+
+fn state_file(network: &Network) -> PathBuf {
+    network.state().join("state")
+}
+
+fn everything() {
+    let network = Network::new();
+    let config = network.config(SMALL, &limits());
+    let agent = network.start_in_boot("a", &config);
+    for nth in 0..5 {
+        burst(&network, &[to_port(7, nth)], 60);
+        burst(&network, &[to_port(8, nth)], 110);
+    }
+    network.told(&["ban", "10.77.0.9", "--for", "1h"]);
+    network.told(&["ban", "10.77.3.0/24"]);
+    network.told(&["ban", "10.77.0.11", "--for", "2s"]);
+    let ban_began = Instant::now();
+    burst(&network, &[udp_from(9)], 30);
+    let before: Vec<_> = NAMES.iter().map(|name| agent.counts(name)).collect();
+    assert_eq!(before, [(160, 10); 5]);
+    let totals = agent.json(&["status"])["totals"].clone();
+    agent.stop(Signal::SIGTERM);
+    shut_down(&network, &config);
+    // The host is off for a while.
+    thread::sleep(Duration::from_millis(2_500).saturating_sub(ban_began.elapsed()));
+    let agent = network.start_in_boot("b", &config);
+    assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));
+    for (nth, name) in (0..).zip(NAMES) {
+        assert_eq!(agent.counts(name), (160, 10), "{name}");
+        let left = agent.remaining("10.77.0.7", name);
+        // A sliding window's share of the window before may be rounded to one more that is used.
+        assert!((39..=40).contains(&left), "{name}: {left} of 40 are left");
+        burst(&network, &[to_port(7, nth)], 60);
+        burst(&network, &[to_port(8, nth)], 10);
+        assert_eq!(agent.counts(name), (160 + left, 10 + 60 - left + 10), "{name}");
+    }
+    let after = agent.json(&["status"])["totals"].clone();
+    assert_eq!(after["passed_packets"].as_u64(), totals["passed_packets"].as_u64().map(|passed| passed + 200));
+    let bans = agent.json(&["bans"]);
+    let named: Vec<&str> = bans.as_array().unwrap().iter().map(|ban| ban["cidr"].as_str().unwrap()).collect();
+    assert_eq!(named, ["10.77.0.9", "10.77.3.0/24"], "{bans}");
+    let left = bans[0]["expires_in_seconds"].as_f64().unwrap();
+    assert!(left < 3_600.0 - ban_began.elapsed().as_secs_f64() + 1.0 && left > 3_300.0, "{left} s");
+    assert_eq!(
+        (bans[0]["throttled_packets"].as_u64(), &bans[1]["expires_in_seconds"]),
+        (Some(30), &serde_json::Value::Null)
+    );
+    // Killed in the new boot, nothing is taken up twice.
+    let counts: Vec<_> = NAMES.iter().map(|name| agent.counts(name)).collect();
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_in_boot("b", &config);
+    assert_eq!(NAMES.iter().map(|name| agent.counts(name)).collect::<Vec<_>>(), counts);
+    assert_eq!(agent.remaining("10.77.0.7", "bucket"), 0);
+    // After another reboot with another config, what is the same in it goes on.
+    agent.stop(Signal::SIGTERM);
+    shut_down(&network, &config);
+    let other = "[[limit]]\nname = \"new\"\nports = [1]\nrate = \"5/s\"\n";
+    let config = network.config("max_sources = 3000\n", &format!("{other}{}", limits().replace("/week", "/month")));
+    let agent = network.start_in_boot("c", &config);
+    assert_eq!(agent.counts("bucket"), counts[0]);
+    for name in NAMES {
+        assert_eq!(agent.remaining("10.77.0.8", name), 0, "{name}");
+    }
+}
+
+fn power_cut() {
+    let network = Network::new();
+    let config = network.config(SMALL, &limits());
+    let agent = network.start_in_boot("a", &config);
+    burst(&network, &[to_port(7, 0)], 60);
+    network.told(&["ban", "10.77.0.9"]);
+    let done = std::time::SystemTime::now();
+    let began = Instant::now();
+    while std::fs::metadata(state_file(&network)).and_then(|file| file.modified()).map_or(true, |at| at < done) {
+        assert!(began.elapsed() < Duration::from_secs(30), "nothing was saved within 30 s");
+        thread::sleep(Duration::from_millis(100));
+    }
+    eprintln!("saved after {:?}", began.elapsed());
+    agent.stop(Signal::SIGKILL);
+    shut_down(&network, &config);
+    let agent = network.start_in_boot("b", &config);
+    assert_eq!((agent.remaining("10.77.0.7", "bucket"), agent.counts("bucket")), (40, (60, 0)));
+    assert_eq!(agent.json(&["bans"])[0]["cidr"], "10.77.0.9");
+}
+
+fn damaged() {
+    let network = Network::new();
+    let config = network.config(SMALL, &limits());
+    let agent = network.start_in_boot("a", &config);
+    burst(&network, &[to_port(7, 0)], 60);
+    agent.stop(Signal::SIGTERM);
+    shut_down(&network, &config);
+    let mut bytes = std::fs::read(state_file(&network)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(state_file(&network), bytes).unwrap();
+    let agent = network.start_in_boot("b", &config);
+    assert_eq!(agent.remaining("10.77.0.7", "bucket"), 100);
+    let notes = agent.json(&["status"])["notes"].to_string();
+    assert!(notes.contains("checksum") && notes.contains("state.damaged"), "{notes}");
+    assert!(network.state().join("state.damaged").exists());
+    agent.stop(Signal::SIGTERM);
+    // What was saved since is taken up as ever.
+    shut_down(&network, &config);
+    let agent = network.start_in_boot("c", &config);
+    assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));
+}

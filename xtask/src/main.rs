@@ -37,6 +37,8 @@ enum Verb {
     /// Measure how near to their limit many hosts stay together, and put the table into docs/CLUSTER.md.
     Accuracy,
     Bench(cmd::bench::Arguments),
+    /// Measure how near TCP comes to a limit on bytes, and put the table into docs/TCP.md.
+    Tcp,
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
     Package(cmd::package::Arguments),
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Verb::Build(arguments) => cmd::build::run(&arguments),
         Verb::Lint => cmd::lint::run(),
         Verb::Accuracy => cmd::accuracy::run(),
+        Verb::Tcp => cmd::tcp::run(),
         Verb::Demo => cmd::demo::run(),
         Verb::Test(arguments) => cmd::test::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),

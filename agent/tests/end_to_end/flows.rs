@@ -130,8 +130,17 @@ fn delay(mut from: &File, mut to: &File, delay: Duration, stop: &AtomicBool) {
             // TCP makes up for an acknowledgement that a full queue does not take.
             let _ = waiting.pop_front().map(|(_, packet)| to.write(&packet));
         }
-        thread::sleep(Duration::from_micros(200));
+        let due = waiting.front().map_or(PATIENCE, |(due, _)| due.saturating_duration_since(Instant::now()));
+        wait_for_packet(from, due.min(PATIENCE));
     }
+}
+
+/// Returns at once when there is one: acknowledgements that wait for each other would make the sender's bursts longer.
+fn wait_for_packet(tunnel: &File, longest: Duration) {
+    let mut poll = libc::pollfd { fd: tunnel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
+    // SAFETY: one descriptor that is open, and a time that outlives the call.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
 }
 
 const PATIENCE: Duration = Duration::from_millis(200);

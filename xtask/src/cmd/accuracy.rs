@@ -12,8 +12,7 @@ use crate::workspace::Workspace;
 
 /// Where the table stands, between two marks.
 const DOCUMENT: &str = "docs/CLUSTER.md";
-const BEGIN: &str = "<!-- accuracy: begin -->\n";
-const END: &str = "<!-- accuracy: end -->";
+const MARKS: [&str; 2] = ["<!-- accuracy: begin -->\n", "<!-- accuracy: end -->"];
 
 /// Measures for some five minutes, and writes down what came out.
 pub fn run() -> Result<()> {
@@ -30,14 +29,15 @@ pub fn run() -> Result<()> {
     }
     let path = workspace.root.join(DOCUMENT);
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let text = replaced(&text, &table).with_context(|| format!("{DOCUMENT} has no place for the table"))?;
+    let text = replaced(&text, &table, MARKS).with_context(|| format!("{DOCUMENT} has no place for the table"))?;
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-fn replaced(text: &str, table: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}{table}{END}{after}"))
+/// The text with the table between the two marks.
+pub(super) fn replaced(text: &str, table: &str, [begin, end]: [&str; 2]) -> Option<String> {
+    let (before, rest) = text.split_once(begin)?;
+    let (_, after) = rest.split_once(end)?;
+    Some(format!("{before}{begin}{table}{end}{after}"))
 }
 
 #[cfg(test)]
@@ -46,8 +46,9 @@ mod tests {
 
     #[test]
     fn the_table_is_replaced_and_nothing_else() {
-        let text = format!("before\n{BEGIN}old\n{END}\nafter\n");
-        assert_eq!(replaced(&text, "new\n"), Some(format!("before\n{BEGIN}new\n{END}\nafter\n")));
-        assert_eq!(replaced("none", "new"), None);
+        let [begin, end] = MARKS;
+        let text = format!("before\n{begin}old\n{end}\nafter\n");
+        assert_eq!(replaced(&text, "new\n", MARKS), Some(format!("before\n{begin}new\n{end}\nafter\n")));
+        assert_eq!(replaced("none", "new", MARKS), None);
     }
 }

@@ -10,5 +10,6 @@ pub mod lint;
 pub mod package;
 pub mod rest;
 pub mod setup;
+pub mod tcp;
 pub mod test;
 pub mod vm;

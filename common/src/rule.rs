@@ -90,6 +90,32 @@ pub enum OnFull {
     Share = 2,
 }
 
+/// How the states of a group of limits may be moved from one slot to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Moves {
+    /// All are buckets: the later of two states has more of the allowance used.
+    Anywhere = 0,
+    /// Some are sliding windows: the later of two states still bounds both, but a window's end does not tell how much is
+    /// used, so no key gives way before it has decayed.
+    Inherit = 1,
+    /// Some are fixed windows or logs, which cannot be merged.
+    Nowhere = 2,
+}
+
+impl Moves {
+    /// By the lowest two bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::Anywhere,
+            1 => Self::Inherit,
+            _ => Self::Nowhere,
+        }
+    }
+}
+
 /// What a rule does with packets beside letting them pass or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -138,7 +164,7 @@ pub struct Rule {
     pub share_shift: u8,
     /// [`Enforcement`].
     pub enforcement: u8,
-    /// [`OnFull`].
+    /// What is known of the group where the table is full: [`OnFull`], [`Moves`] and slowness, see [`Rule::when_full`].
     pub on_full: u8,
     /// [`Action`].
     pub action: u8,
@@ -185,6 +211,34 @@ impl Rule {
             && self.action != Action::Shape as u8
             && self.enforcement != Enforcement::Mark as u8;
         Self { is_swift: is_swift as u8, ..self }
+    }
+
+    /// Fills in what becomes of a new key when the table is full. `is_slow`: its group leaves some slots to others, whose
+    /// states live much shorter.
+    #[must_use]
+    pub const fn when_full(self, on_full: OnFull, moves: Moves, is_slow: bool) -> Self {
+        Self { on_full: on_full as u8 | (moves as u8) << 2 | (is_slow as u8) << 4, ..self }
+    }
+
+    /// Whether this is what becomes of a new key when the table is full.
+    #[inline(always)]
+    #[must_use]
+    pub const fn does_on_full(&self, on_full: OnFull) -> bool {
+        self.on_full & 3 == on_full as u8
+    }
+
+    /// How the states of its group may be moved.
+    #[inline(always)]
+    #[must_use]
+    pub const fn moves(&self) -> Moves {
+        Moves::from_bits(self.on_full >> 2)
+    }
+
+    /// Whether its group leaves some slots to others.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_slow(&self) -> bool {
+        self.on_full & 1 << 4 != 0
     }
 
     /// What a frame of this size costs under the rule, in its unit.

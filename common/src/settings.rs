@@ -87,7 +87,7 @@ impl Settings {
     /// No policy: every packet passes. What a program holds until the agent writes its own.
     pub const NONE: Self = Self {
         seed: HashSeed::new([0; 4]),
-        shape: Shape { sets: 1, slot_words: 2 },
+        shape: Shape { sets: 1, slot_words: 2, groups: 1, cells: 1 },
         scale: TickScale::FINEST,
         groups: 0,
         ring_words: 0,
@@ -213,7 +213,7 @@ pub struct TableIdentity {
 
 impl TableIdentity {
     /// Changes whenever a word of the table, the rings or the sightings comes to mean something else.
-    pub const VERSION: u32 = 3;
+    pub const VERSION: u32 = 4;
 
     /// The identity of a table made for `settings`.
     #[must_use]

@@ -39,10 +39,11 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// How often a CPU looks again at a set that another one has locked.
 pub const LOCK_TRIES: u32 = 64;
 
-/// Sets behind those that hashes name: for the buckets that new keys share where the table is full of busier ones.
-pub const OVERFLOW_SETS: u32 = 64;
+/// Of each line, the slot that groups of long lives leave to those of short ones, where a table has both.
+const KEPT: u32 = 3;
 
-const LOCK: u64 = 1 << 31;
+/// Set in the first head of a set while somebody takes a slot of it.
+pub const LOCK: u64 = 1 << 31;
 /// What of a head names the key.
 const TAG: u64 = !(LOCK | 0xffff);
 const GROUP: u64 = 0x7fff_0000;
@@ -91,6 +92,19 @@ pub struct Shape {
     pub sets: u32,
     /// Words of a slot: 2, 4 or 8.
     pub slot_words: u32,
+    /// Groups that have cells of their own: more than the highest number of a group.
+    pub groups: u32,
+    /// Cells of each group, at least 1.
+    pub cells: u32,
+}
+
+/// Where a slot or a cell is: a set, and the slot's first word in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Place {
+    /// The number of the set.
+    pub set: u32,
+    /// First word of the slot.
+    pub word: u32,
 }
 
 /// The head of a key's slot, but for counters and lock.
@@ -164,6 +178,8 @@ pub enum Claimed {
     Full,
     /// The set stayed locked for longer than a packet can wait.
     Contended,
+    /// There is no slot, and the key is counted in its cells; in place of the slot's word is which of them to charge.
+    Shared,
 }
 
 impl Shape {
@@ -174,17 +190,11 @@ impl Shape {
         (((hash.0 & 0xffff_ffff) * u64::from(self.sets)) >> 32) as u32
     }
 
-    /// The set of the bucket that keys of this group share when they find no room.
-    #[inline(always)]
-    #[must_use]
-    pub fn overflow_set(&self, group: u32) -> u32 {
-        self.sets + group % OVERFLOW_SETS
-    }
-
     /// Sets of the whole table.
     #[must_use]
     pub const fn all_sets(&self) -> u32 {
-        self.sets + OVERFLOW_SETS
+        // One more for each group: see `latest`.
+        self.sets + (self.groups * (self.cells + 1)).div_ceil(self.slots())
     }
 
     /// Slots of a set.
@@ -202,6 +212,46 @@ impl Shape {
             2 | 4 => (set >> 1, (set & 1) * (ELEMENT_WORDS / 2)),
             _ => (set, 0),
         }
+    }
+
+    /// The nth cell of a key, by its set and tag. The place follows from what the slot tells, so that it can be found for a
+    /// key that gives way.
+    #[inline(always)]
+    #[must_use]
+    pub fn cell(&self, set: u32, tag: Tag, nth: u32) -> Place {
+        // The finalizer of SplitMix64, then double hashing.
+        let mut mixed = (tag.0 >> 32 << 32 | u64::from(set)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^= mixed >> 32;
+        let hash = (mixed as u32).wrapping_add(nth.wrapping_mul((mixed >> 32) as u32 | 1));
+        let cell = ((u64::from(hash) * u64::from(self.cells)) >> 32) as u32;
+        self.behind_sets(self.region(tag) + 1 + cell)
+    }
+
+    /// Where a group's cells begin: a slot whose first state is when the last of them has decayed, at the latest.
+    #[inline(always)]
+    #[must_use]
+    pub fn latest(&self, tag: Tag) -> Place {
+        self.behind_sets(self.region(tag))
+    }
+
+    /// All cells of a group.
+    pub fn cells_of(&self, group: u32) -> impl Iterator<Item = Place> + use<> {
+        let shape = *self;
+        let first = shape.region(Tag(u64::from(group) << 16 & GROUP)) + 1;
+        (first..first + shape.cells).map(move |nth| shape.behind_sets(nth))
+    }
+
+    #[inline(always)]
+    const fn region(&self, tag: Tag) -> u32 {
+        let group = ((tag.0 & GROUP) >> 16) as u32;
+        (if group < self.groups { group } else { 0 }) * (self.cells + 1)
+    }
+
+    #[inline(always)]
+    const fn behind_sets(&self, nth: u32) -> Place {
+        let shift = if self.slots() == MOST_SLOTS { 3 } else { 2 };
+        Place { set: self.sets + (nth >> shift), word: self.slot(nth & (self.slots() - 1)) }
     }
 
     /// Elements of an array that holds the whole table.
@@ -267,13 +317,14 @@ impl Shape {
 
     /// When the last state of the slot decays, as ticks ahead of now; 0 if it has.
     #[inline(always)]
-    fn life(&self, set: impl Set, slot: u32, now: Ticks) -> Ticks {
+    #[must_use]
+    pub fn life(&self, set: impl Set, slot: u32, now: Ticks) -> Ticks {
         let mut life = 0;
         for word in 1..WIDEST_SLOT {
             if word < self.slot_words {
-                let state = set.load(slot + word);
-                if is_alive(state, now) && state.wrapping_sub(now) > life {
-                    life = state.wrapping_sub(now);
+                let ahead = life_of(set.load(slot + word), now);
+                if ahead > life {
+                    life = ahead;
                 }
             }
         }
@@ -282,11 +333,21 @@ impl Shape {
 
     /// Locks the set and reserves a slot for `tag`: a free one, else one that has decayed, else that of the same
     /// group's key with the shortest life, if that is no longer than `newcomer`, the life the new key will have.
+    /// `displaced` is given the head and the first word of a slot whose states have not decayed, before they are
+    /// replaced and after its key can no longer be found.
     ///
     /// A reserved slot has to be given back by [`Shape::publish`].
     #[inline(always)]
     #[must_use]
-    pub fn claim(&self, set: impl Set, tag: Tag, now: Ticks, newcomer: Ticks) -> Claim {
+    pub fn claim<S: Set>(
+        &self,
+        set: S,
+        tag: Tag,
+        now: Ticks,
+        newcomer: Ticks,
+        is_confined: bool,
+        displaced: impl FnOnce(Tag, u32),
+    ) -> Claim {
         if !lock(set) {
             return Claim { outcome: Claimed::Contended, slot: NO_SLOT };
         }
@@ -299,7 +360,7 @@ impl Shape {
         let mut shortest = newcomer;
         for nth in 0..MOST_SLOTS {
             // A slot that has decayed cannot be bettered.
-            if nth < self.slots() && (victim == NO_SLOT || shortest > 0) {
+            if nth < self.slots() && (victim == NO_SLOT || shortest > 0) && !(is_confined && nth & 3 == KEPT) {
                 let slot = self.nth_of(tag, nth);
                 let head = set.load(slot);
                 let life = if Tag::is_free(head) { 0 } else { self.life(set, slot, now) };
@@ -314,9 +375,12 @@ impl Shape {
             set.and(0, !LOCK);
             return Claim { outcome: Claimed::Full, slot: NO_SLOT };
         }
-        let outcome = if shortest == 0 { Claimed::Reserved } else { Claimed::Displaced };
         // From here on nobody finds the old key; its states are replaced before the new one can be found.
-        set.exchange(victim, if victim == 0 { LOCK } else { 0 });
+        let head = set.exchange(victim, if victim == 0 { LOCK } else { 0 });
+        let outcome = if shortest == 0 { Claimed::Reserved } else { Claimed::Displaced };
+        if shortest > 0 {
+            displaced(Tag::of_head(head), victim);
+        }
         for word in 1..WIDEST_SLOT {
             if word < self.slot_words {
                 set.store(victim + word, now);
@@ -334,6 +398,13 @@ impl Shape {
             set.and(0, !LOCK);
         }
     }
+}
+
+/// How far a state lies ahead of now; 0 if it has decayed.
+#[inline(always)]
+#[must_use]
+pub fn life_of(state: u64, now: Ticks) -> Ticks {
+    if is_alive(state, now) { state.wrapping_sub(now) } else { 0 }
 }
 
 /// Counters of the first slot may move under the lock bit, which is why it is set and cleared by itself.

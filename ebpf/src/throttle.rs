@@ -5,9 +5,9 @@ use core::ops::{Deref, DerefMut};
 
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use common::key::{HashSeed, Key};
-use common::rule::{Algorithm, Rule, RuleSpan, Size, Subject};
-use common::table::{Claim, Claimed, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag};
-use common::throttle::{self, Cell, Hearing, Host, Outcome, Passage, Ruling, Sighting, TableEvent, Verdict};
+use common::rule::{Algorithm, Moves, Rule, Size};
+use common::table::{Claim, Claimed, ELEMENT_WORDS, NO_SLOT, Set, Shape, SlotCounter, Tag};
+use common::throttle::{self, Cell, Hearing, Host, Outcome, Ruling, Sighting, TableEvent};
 use common::time::{TickScale, Ticks, is_alive};
 
 use crate::atomics;
@@ -189,7 +189,12 @@ impl Host for Kernel {
 
     #[inline(always)]
     fn shape(&self) -> Shape {
-        Shape { sets: setting!(shape.sets), slot_words: setting!(shape.slot_words) }
+        Shape {
+            sets: setting!(shape.sets),
+            slot_words: setting!(shape.slot_words),
+            groups: setting!(shape.groups),
+            cells: setting!(shape.cells),
+        }
     }
 
     #[inline(always)]
@@ -249,10 +254,8 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn judge_by_bucket(&self, span: RuleSpan, subject: &Subject, is_new: u32) -> Verdict {
-        let Some(mut hearing) = self.hearing() else { return Verdict::Pass(Passage::FREE) };
-        hearing.begin(span, subject, 0);
-        Ruling::from_bits(weir_bucket(is_new)).verdict(span.first)
+    fn charge_by_bucket(&self, _hearing: &mut Hearing) -> Ruling {
+        Ruling::from_bits(weir_bucket())
     }
 
     #[inline(always)]
@@ -281,16 +284,38 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn claim(&self, set: u32, tag: Tag, now: Ticks, life: Ticks) -> Claim {
-        let claim = weir_claim(set, tag.0, now, life);
-        let outcome = match claim >> 32 {
-            0 => Claimed::Reserved,
-            1 => Claimed::Displaced,
-            2 => Claimed::Found,
-            3 => Claimed::Full,
-            _ => Claimed::Contended,
-        };
-        Claim { outcome, slot: claim as u32 }
+    fn estimate(&self, _hearing: &mut Hearing) {
+        weir_estimate();
+    }
+
+    #[inline(always)]
+    fn claim(&self, _hearing: &mut Hearing) -> Claim {
+        unpacked(weir_claim())
+    }
+
+    #[inline(always)]
+    fn take(&self, _hearing: &mut Hearing, nth: u32, claim: Claim) {
+        weir_take(nth, packed(claim));
+    }
+
+    #[inline(always)]
+    fn least(&self, set: u32, tag: Tag, moves: Moves, now: Ticks) -> u64 {
+        weir_least(set, tag.0, moves as u32, now)
+    }
+
+    #[inline(always)]
+    fn is_background(&self, set: u32, tag: Tag, used: Ticks, now: Ticks) -> bool {
+        weir_background(set, tag.0, used, now) != 0
+    }
+
+    #[inline(always)]
+    fn leave(&self, _hearing: &mut Hearing) {
+        weir_leave();
+    }
+
+    #[inline(always)]
+    fn spread(&self, _hearing: &mut Hearing) {
+        weir_spread();
     }
 
     #[inline(always)]
@@ -310,10 +335,8 @@ impl Host for Kernel {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_bucket(is_new: u32) -> u64 {
-    let Some(hearing) = Kernel.hearing() else { return Ruling::FREE.to_bits() };
-    let (span, subject) = hearing.case();
-    throttle::judge_by_bucket(&Kernel, span.first, &subject, is_new).to_bits()
+extern "C" fn weir_bucket() -> u64 {
+    Kernel.hearing().map_or(Ruling::FREE, |mut hearing| throttle::charge_by_bucket(&Kernel, &mut hearing)).to_bits()
 }
 
 #[unsafe(no_mangle)]
@@ -355,17 +378,86 @@ extern "C" fn weir_take_back(count: u32) -> u32 {
     0
 }
 
-/// Returns the outcome's number in the upper half, in the order of `Kernel::claim`, and the slot's word in the lower.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn weir_claim(set: u32, tag: u64, now: u64, life: u64) -> u64 {
-    let claim = throttle::claim(&Kernel, set, Tag(tag), now, life);
+/// The outcome's number in the upper half, and the slot's word in the lower.
+#[inline(always)]
+fn packed(claim: Claim) -> u64 {
     let outcome: u64 = match claim.outcome {
         Claimed::Reserved => 0,
         Claimed::Displaced => 1,
         Claimed::Found => 2,
         Claimed::Full => 3,
         Claimed::Contended => 4,
+        Claimed::Shared => 5,
     };
     outcome << 32 | u64::from(claim.slot)
+}
+
+/// The reverse of [`packed`].
+#[inline(always)]
+fn unpacked(claim: u64) -> Claim {
+    let outcome = match claim >> 32 {
+        0 => Claimed::Reserved,
+        1 => Claimed::Displaced,
+        2 => Claimed::Found,
+        3 => Claimed::Full,
+        4 => Claimed::Contended,
+        _ => Claimed::Shared,
+    };
+    Claim { outcome, slot: claim as u32 }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_estimate() -> u32 {
+    if let Some(mut hearing) = Kernel.hearing() {
+        throttle::estimate(&Kernel, &mut hearing);
+    }
+    0
+}
+
+/// Returns a [`packed`] claim.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_claim() -> u64 {
+    let full = Claim { outcome: Claimed::Full, slot: NO_SLOT };
+    packed(Kernel.hearing().map_or(full, |mut hearing| throttle::claim(&Kernel, &mut hearing)))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_take(nth: u32, claim: u64) -> u32 {
+    if let Some(mut hearing) = Kernel.hearing() {
+        throttle::take(&Kernel, &mut hearing, nth, unpacked(claim));
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_leave() -> u32 {
+    if let Some(hearing) = Kernel.hearing() {
+        throttle::leave(&Kernel, &hearing);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_spread() -> u32 {
+    if let Some(hearing) = Kernel.hearing() {
+        throttle::spread(&Kernel, &hearing);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_least(set: u32, tag: u64, moves: u32, now: u64) -> u64 {
+    throttle::least(&Kernel, set, Tag(tag), Moves::from_bits(moves as u8), now)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_background(set: u32, tag: u64, used: u64, now: u64) -> u32 {
+    u32::from(throttle::is_background(&Kernel, set, Tag(tag), used, now))
 }

@@ -75,6 +75,11 @@ pub enum CompileError {
 /// The most memory that the rings of sliding logs may take.
 const LARGEST_RINGS_MIB: u64 = 1024;
 
+/// The cells of the smallest table, shared by its groups: 4 MiB with one limit on a key.
+const FEWEST_CELLS: u64 = 1 << 18;
+/// Bytes that the rings of a small table's cells may take.
+const CELL_RINGS: u64 = 16 << 20;
+
 /// A whole policy as the kernel wants it.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -151,7 +156,7 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         .map(|(source, multiplier)| source.rule(multiplier, scale))
         .collect();
 
-    let shape = shape(groups.widest, config.agent.max_sources);
+    let shape = shape(&groups, config.agent.max_sources);
     let rings = u64::from(groups.ring_words) * u64::from(shape.all_slots()) * 8;
     if rings >> 20 > LARGEST_RINGS_MIB {
         return Err(CompileError::LogsTooLarge { mebibytes: rings >> 20, max_sources: config.agent.max_sources });
@@ -219,18 +224,29 @@ fn depth(limits: &[&Limit]) -> Depth {
     limits.iter().map(|limit| needs(limit)).max().unwrap_or(Depth::Addresses)
 }
 
-/// Cuts the table for `max_sources` keys. Twice as many slots as keys where a slot is small, so that sets seldom fill
-/// while others are empty: 32 bytes a key with one limit, 64 with up to three, and 64 with up to seven.
-fn shape(widest: u32, max_sources: u32) -> Shape {
-    let slot_words = match widest + 1 {
+/// Cuts the table for `max_sources` keys: 32 bytes a key with one limit, 64 with up to three, and 72 with up to seven. An
+/// eighth is cells for keys that find no slot; of the rest there are nearly twice as many slots as keys where a slot is
+/// small, so that sets seldom fill while others are empty. A small table has as many cells as one for a million.
+fn shape(groups: &groups::Groups, max_sources: u32) -> Shape {
+    let slot_words = match groups.widest + 1 {
         0..=2 => 2,
         3 | 4 => 4,
         _ => 8,
     };
-    let slots = if slot_words == 8 { u64::from(max_sources) } else { 2 * u64::from(max_sources) };
-    let shape = Shape { sets: 0, slot_words };
-    let sets = slots.div_ceil(u64::from(shape.slots())).max(1);
-    Shape { sets: u32::try_from(sets).unwrap_or(u32::MAX), ..shape }
+    let max_sources = u64::from(max_sources);
+    let eighth = (max_sources / if slot_words == 8 { 8 } else { 4 }).max(1);
+    let slots = if slot_words == 8 { max_sources } else { 2 * max_sources - eighth };
+    let mut cells = eighth.max(FEWEST_CELLS);
+    if groups.ring_words > 0 {
+        let ring = u64::from(groups.ring_words) * 8;
+        cells = cells.min((CELL_RINGS / ring).max(eighth));
+    }
+    let shape = Shape { sets: 0, slot_words, groups: groups.numbers(), cells: 0 };
+    Shape {
+        sets: u32::try_from(slots.div_ceil(u64::from(shape.slots())).max(1)).unwrap_or(u32::MAX),
+        cells: u32::try_from((cells / u64::from(shape.groups)).max(1)).unwrap_or(u32::MAX),
+        ..shape
+    }
 }
 
 /// The row of counters that the nth rule of the catalogue counts in.

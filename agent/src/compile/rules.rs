@@ -76,11 +76,6 @@ pub fn frame(limit: &Limit, enforcement: Enforcement) -> Rule {
             Unit::Connections | Unit::Requests => Cost::One,
         } as u8,
         enforcement: enforcement as u8,
-        on_full: match limit.on_full {
-            OnFull::Pass => rule::OnFull::Pass,
-            OnFull::Throttle => rule::OnFull::Throttle,
-            OnFull::Share => rule::OnFull::Share,
-        } as u8,
         action: match limit.action {
             _ if enforcement == Enforcement::Observe => rule::Action::Drop,
             Action::Drop | Action::Observe | Action::Mark(_) => rule::Action::Drop,
@@ -88,6 +83,15 @@ pub fn frame(limit: &Limit, enforcement: Enforcement) -> Rule {
             Action::Shape => rule::Action::Shape,
         } as u8,
         ..Rule::EMPTY
+    }
+}
+
+/// What becomes of a new key when the table is full.
+pub const fn on_full(limit: &Limit) -> rule::OnFull {
+    match limit.on_full {
+        OnFull::Pass => rule::OnFull::Pass,
+        OnFull::Throttle => rule::OnFull::Throttle,
+        OnFull::Share => rule::OnFull::Share,
     }
 }
 

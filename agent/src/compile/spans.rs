@@ -122,6 +122,7 @@ impl<'a> Rows<'a> {
                     closes_key: u8::from(closes && part == last),
                     ..rules::frame(limit, enforcement)
                 };
+                let frame = frame.when_full(rules::on_full(limit), place.moves, place.is_slow);
                 self.rows.push(RuleSource { algorithm: limit.algorithm, unit: limit.unit, rate, burst, frame });
                 self.catalogue.push(CountedRule { limit: index, span: counter_row(first as usize) });
             }

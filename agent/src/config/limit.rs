@@ -46,7 +46,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     let ports = ports(&mut table);
     let ipv4_prefix = table.number("ipv4_prefix", 0, 32).unwrap_or(32) as u8;
     let ipv6_prefix = table.number("ipv6_prefix", 0, 128).unwrap_or(64) as u8;
-    let on_full = table.word("on_full", OnFull::WORDS).unwrap_or(OnFull::Pass);
+    let on_full = table.word("on_full", OnFull::WORDS).unwrap_or(OnFull::Share);
     let action = action(&mut table, direction, algorithm);
     let throttle = throttle(&mut table);
     // What has scope = "request" is read elsewhere.

@@ -280,7 +280,7 @@ impl Config {
             burst,
             throttle: Throttle::Hard,
             action: Action::Drop,
-            on_full: OnFull::Pass,
+            on_full: OnFull::Share,
             tiers: Vec::new(),
             cluster: false,
         };

@@ -216,7 +216,7 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!((limit.ipv4_prefix, limit.ipv6_prefix), (32, 64));
     assert_eq!((limit.unit, limit.algorithm, limit.key), (Unit::Packets, Algorithm::TokenBucket, Key::Source));
     assert_eq!((limit.protocol, limit.action, limit.throttle), (ProtocolFilter::Any, Action::Drop, Throttle::Hard));
-    assert_eq!(limit.on_full, OnFull::Pass);
+    assert_eq!(limit.on_full, OnFull::Share);
     assert_eq!(
         (config.agent.mode, config.agent.on_exit, config.agent.max_sources),
         (Mode::Enforce, OnExit::Keep, 1_000_000)

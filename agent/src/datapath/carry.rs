@@ -168,7 +168,7 @@ impl Carry {
 
     fn each_slot(&self, mut work: impl FnMut(u32, u32)) {
         if !self.table.is_empty() {
-            for set in 0..self.old.shape().all_sets() {
+            for set in 0..self.old.shape().sets {
                 (0..self.old.shape().slots()).for_each(|nth| work(set, nth));
             }
         }
@@ -252,7 +252,8 @@ impl Carry {
         for set_number in sets(self.old.shape(), shape, set) {
             let set = MappedSet { words: &self.new.table, first: self.new.set(set_number) };
             let known = shape.find(set, tag);
-            let claim = if known == NO_SLOT { Some(shape.claim(set, tag, self.now.to, life)) } else { None };
+            let claim =
+                if known == NO_SLOT { Some(shape.claim(set, tag, self.now.to, life, false, |_, _| ())) } else { None };
             match claim.map(|claim| (claim.outcome, claim.slot)) {
                 None => self.meet(set, set_number, known, words[0], carried, meeting),
                 Some((Claimed::Found, slot)) => self.meet(set, set_number, slot, words[0], carried, meeting),
@@ -268,7 +269,7 @@ impl Carry {
                     let _ = set.compare_exchange(slot, tag.0, tag.0 | words[0] & 0xffff);
                 }
                 // The new table is smaller, and full of keys that are busier.
-                Some((Claimed::Full | Claimed::Contended, _)) => {}
+                Some((Claimed::Full | Claimed::Contended | Claimed::Shared, _)) => {}
             }
         }
     }
@@ -350,16 +351,11 @@ fn merged(rule: &Rule, current: u64, then: u64, last: u64, now: u64) -> u64 {
 
 /// The sets of a table in which a key can be that is in this set of another.
 fn sets(old: Shape, new: Shape, set: u32) -> RangeInclusive<u32> {
-    if set >= old.sets {
-        let shared = new.sets + (set - old.sets);
-        shared..=shared
-    } else {
-        // A set is that of the hashes whose lower half, as a fraction of 2³², lies in its part.
-        let first = (u64::from(set) << 32).div_ceil(u64::from(old.sets));
-        let last = (u64::from(set + 1) << 32).div_ceil(u64::from(old.sets)) - 1;
-        let of = |hash: u64| ((hash * u64::from(new.sets)) >> 32) as u32;
-        of(first)..=of(last)
-    }
+    // A set is that of the hashes whose lower half, as a fraction of 2³², lies in its part.
+    let first = (u64::from(set) << 32).div_ceil(u64::from(old.sets));
+    let last = (u64::from(set + 1) << 32).div_ceil(u64::from(old.sets)) - 1;
+    let of = |hash: u64| ((hash * u64::from(new.sets)) >> 32) as u32;
+    of(first)..=of(last)
 }
 
 #[cfg(test)]
@@ -375,7 +371,7 @@ mod tests {
         #[test]
         fn a_key_is_in_one_of_the_sets_that_are_named(lo: u64, old in 1u32..1 << 21, twice in 0u32..3) {
             let new = [old, old * 2, old.div_ceil(2)][twice as usize];
-            let shape = |sets| Shape { sets, slot_words: 2 };
+            let shape = |sets| Shape { sets, slot_words: 2, groups: 1, cells: 1 };
             let hash = HashSeed::new([3, 5, 7, 0x9e37_79b9_7f4a_7c15]).hash(&Key { lo, ..Key::default() });
             let named: Vec<u32> = sets(shape(old), shape(new), shape(old).set(hash)).collect();
             prop_assert!(named.contains(&shape(new).set(hash)) && named.len() <= 3, "{:?}", named);

@@ -106,7 +106,7 @@ impl SavedTable {
     /// When there is no memory.
     pub fn open(&self) -> Result<Sources, LoadError> {
         let saved = &self.layout;
-        let shape = Shape { sets: saved.sets, slot_words: saved.slot_words };
+        let shape = Shape { sets: saved.sets, slot_words: saved.slot_words, groups: 1, cells: 1 };
         let scale = TickScale { left: saved.scale.0, right: saved.scale.1 };
         let settings = Settings { seed: self.seed(), shape, scale, ring_words: saved.ring_words, ..Settings::NONE };
         let sources = Sources::in_memory(settings)?;

@@ -4,7 +4,8 @@ use aya::maps::MapData;
 use common::key::Key;
 use common::rule::{Algorithm, Rule};
 use common::settings::Settings;
-use common::table::{ELEMENT_WORDS, Shape, Tag, WIDEST_SLOT};
+use common::table::{ELEMENT_WORDS, Place, Shape, Tag, WIDEST_SLOT};
+use common::throttle::CELLS;
 use common::time::is_alive;
 use memmap2::{MmapOptions, MmapRaw};
 use std::os::fd::{AsFd, AsRawFd};
@@ -140,7 +141,7 @@ impl Sources {
 
     /// Every slot in use, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = SlotView> + '_ {
-        (0..self.shape().all_sets()).flat_map(move |set| {
+        (0..self.shape().sets).flat_map(move |set| {
             (0..self.shape().slots()).filter_map(move |nth| self.view(set, self.shape().slot(nth)))
         })
     }
@@ -158,16 +159,26 @@ impl Sources {
         tracked
     }
 
-    /// Forgets the states of one key under these rules: from now on it has its whole allowance. Returns whether it had a
-    /// slot.
-    pub fn reset<'r>(&self, key: &Key, rules: impl IntoIterator<Item = &'r Rule>, now: u64) -> bool {
-        let Some(view) = self.find(key) else { return false };
-        self.forget(&view, rules, now);
-        true
+    /// Forgets the states of one key under these rules: from now on it has its whole allowance. So have the keys that
+    /// share its cells, if it had no slot. Returns whether it had one.
+    pub fn reset<'r>(&self, key: &Key, rules: impl IntoIterator<Item = &'r Rule> + Copy, now: u64) -> bool {
+        let view = self.find(key);
+        if let Some(view) = &view {
+            self.forget(view, rules, now);
+        }
+        let hash = self.settings.seed.hash(key);
+        let (set, tag) = (self.shape().set(hash), Tag::new(hash, key));
+        for nth in 0..CELLS {
+            self.forget_at(self.shape().cell(set, tag, nth), rules, now);
+        }
+        view.is_some()
     }
 
     /// Forgets the states of every key of a group under these rules; how many keys had one that had not decayed.
     pub fn reset_all<'r>(&self, group: u32, rules: impl IntoIterator<Item = &'r Rule> + Copy, now: u64) -> u64 {
+        for place in self.shape().cells_of(group) {
+            self.forget_at(place, rules, now);
+        }
         let of_group = self.iter().filter(|view| view.group == group);
         of_group
             .filter(|view| {
@@ -180,13 +191,19 @@ impl Sources {
 
     fn forget<'r>(&self, view: &SlotView, rules: impl IntoIterator<Item = &'r Rule>, now: u64) {
         let slots = self.shape().slots();
-        let first = self.set(view.number / slots) + self.shape().slot(view.number % slots) as usize;
+        let place = Place { set: view.number / slots, word: self.shape().slot(view.number % slots) };
+        self.forget_at(place, rules, now);
+    }
+
+    fn forget_at<'r>(&self, place: Place, rules: impl IntoIterator<Item = &'r Rule>, now: u64) {
+        let first = self.set(place.set) + place.word as usize;
         for rule in rules {
             for word in 0..rule.words() {
                 self.word(first + usize::from(rule.position) + word).store(now, Ordering::SeqCst);
             }
             if rule.is(Algorithm::SlidingLog) {
-                self.ring(view.number, rule).for_each(|word| word.store(now, Ordering::SeqCst));
+                let number = self.shape().slot_number(place.set, place.word);
+                self.ring(number, rule).for_each(|word| word.store(now, Ordering::SeqCst));
             }
         }
     }

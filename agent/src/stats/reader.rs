@@ -301,9 +301,10 @@ impl Reader<'_> {
                 kind if kind == KeyKind::AddressPort as u8 => 0..=u32::from(u16::MAX),
                 _ => continue,
             };
+            let rules: Vec<Rule> = group.rules().copied().collect();
             for local_port in ports {
                 let key = group.key.key_of(&Subject { local_port, ..whole });
-                forgotten += u64::from(self.sources().reset(&key, group.rules(), now));
+                forgotten += u64::from(self.sources().reset(&key, &rules, now));
             }
         }
         forgotten

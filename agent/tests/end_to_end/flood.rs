@@ -12,6 +12,7 @@ use crate::wire::Sender;
 pub const TESTS: &[(&str, fn())] = &[
     ("half_a_million_made_up_sources_push_out_nobody", fast),
     ("half_a_million_made_up_sources_push_out_nobody_from_a_slow_limit", slow),
+    ("a_table_full_of_made_up_requests_holds_new_sources_to_their_limits", made_up_requests),
 ];
 
 const MADE_UP: u32 = 500_000;
@@ -84,4 +85,50 @@ fn fast() {
 
 fn slow() {
     flood("[[limit]]\nname = \"packets\"\nrate = \"60/h\"\n", 60.0 / 3_600.0, 60.0, 50);
+}
+
+/// A packet limit and a slow request limit on one key, and four thousand made-up requests in a table for a thousand sources.
+fn made_up_requests() {
+    let network = Network::new();
+    let agent = network.start(
+        "max_sources = 1000",
+        "[[limit]]\nname = \"packets\"\nrate = \"100/s\"\nburst = 200\n\
+         [[limit]]\nname = \"requests\"\nunit = \"requests\"\nprotocol = \"tcp\"\nrate = \"10/h\"\n",
+    );
+    let receiver = network.receiver(PORT);
+    const GREEDY: usize = 10;
+    let greedy: Vec<_> = (0..GREEDY).map(|nth| udp([10, 77, 0, 200 + nth as u8])).collect();
+    let polite: Vec<_> = (FIRST..FIRST + POLITE).map(|last| udp([10, 77, 0, last as u8])).collect();
+    let time = network.in_client(|| {
+        let sender = Sender::new();
+        let made_up: Vec<_> = (0..4_000u32)
+            .map(|nth| {
+                Frame::between(CLIENT_MAC, SERVER_MAC)
+                    .ipv4((0x0b00_0000 + nth).to_be_bytes(), SERVER)
+                    .tcp(5000, 80, 16, b"GET / HTTP/1.1\r\n\r\n")
+                    .build()
+            })
+            .collect();
+        made_up.chunks(BATCH).for_each(|frames| sender.send_all(frames));
+        let start = Instant::now();
+        for _ in 0..100 {
+            sender.send_all(&polite);
+            for _ in 0..30 {
+                sender.send_all(&greedy);
+            }
+        }
+        start.elapsed()
+    });
+    let counts = receiver.counts();
+    let heard: u64 = counts[FIRST..FIRST + POLITE].iter().sum();
+    let allowed = 200.0 + 100.0 * time.as_secs_f64();
+    let most = counts[200..200 + GREEDY].iter().copied().max().unwrap_or(0) as f64;
+    println!(
+        "the polite: {heard} of {}; the greediest: {most} of {allowed:.0}; {}",
+        POLITE * 100,
+        agent.json(&["status"])["sources"]
+    );
+    assert!(heard * 100 >= (POLITE * 100 * 99) as u64, "of the polite, {heard} were heard");
+    assert!(most <= 1.1 * allowed, "a greedy one got {most}, its limit is {allowed}");
+    assert!(allowed < 1_500.0, "the test took {time:?}: the greedy were not greedy");
 }

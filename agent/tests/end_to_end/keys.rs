@@ -184,7 +184,7 @@ fn tiers() {
 
 fn on_full() {
     for (on_full, passes, counter) in
-        [("pass", 100, "full_passed"), ("throttle", 0, "full_throttled"), ("share", 5, "full_shared")]
+        [("pass", 100, "full_passed"), ("throttle", 0, "full_throttled"), ("share", 100, "full_shared")]
     {
         let network = Network::new();
         // One source fits nowhere beside eight that are busier than it: a table of one set, and one to overflow into.

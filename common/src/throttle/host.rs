@@ -2,9 +2,10 @@
 
 use core::ops::DerefMut;
 
-use super::{Hearing, charge, conclude, judge_by_bucket, look, open, slot, take_back};
+use super::overflow;
+use super::{Hearing, Ruling, charge, charge_by_bucket, conclude, look, open, take, take_back};
 use crate::key::{HashSeed, Key};
-use crate::rule::{Algorithm, Rule, RuleSpan, Size, Subject};
+use crate::rule::{Algorithm, Moves, Rule, Size};
 use crate::table::{Claim, Set, Shape, SlotCounter, Tag};
 use crate::time::Ticks;
 
@@ -57,9 +58,9 @@ pub trait Host: Sized {
     fn note(&self, event: TableEvent);
     /// Where a packet with several rules is kept while it is judged.
     fn hearing(&self) -> Option<Self::Hearing>;
-    /// [`judge_by_bucket`]. The kernel verifies it by itself, instead of for every way to get there; so with the next six.
-    fn judge_by_bucket(&self, span: RuleSpan, subject: &Subject, is_new: u32) -> Verdict {
-        judge_by_bucket(self, span.first, subject, is_new).verdict(span.first)
+    /// [`charge_by_bucket`]. The kernel verifies it by itself, instead of for every way to get there; so with the next ones.
+    fn charge_by_bucket(&self, hearing: &mut Hearing) -> Ruling {
+        charge_by_bucket(self, hearing)
     }
     /// [`look`].
     fn look(&self, hearing: &mut Hearing, nth: u32) -> bool {
@@ -81,9 +82,33 @@ pub trait Host: Sized {
     fn take_back(&self, hearing: &mut Hearing, count: u32) {
         take_back(self, hearing, count);
     }
-    /// [`slot::claim`].
-    fn claim(&self, set: u32, tag: Tag, now: Ticks, life: Ticks) -> Claim {
-        slot::claim(self, set, tag, now, life)
+    /// [`overflow::estimate`].
+    fn estimate(&self, hearing: &mut Hearing) {
+        overflow::estimate(self, hearing);
+    }
+    /// [`overflow::claim`].
+    fn claim(&self, hearing: &mut Hearing) -> Claim {
+        overflow::claim(self, hearing)
+    }
+    /// [`take`].
+    fn take(&self, hearing: &mut Hearing, nth: u32, claim: Claim) {
+        take(self, hearing, nth, claim);
+    }
+    /// [`overflow::least`].
+    fn least(&self, set: u32, tag: Tag, moves: Moves, now: Ticks) -> u64 {
+        overflow::least(self, set, tag, moves, now)
+    }
+    /// [`overflow::is_background`].
+    fn is_background(&self, set: u32, tag: Tag, used: Ticks, now: Ticks) -> bool {
+        overflow::is_background(self, set, tag, used, now)
+    }
+    /// [`overflow::leave`].
+    fn leave(&self, hearing: &mut Hearing) {
+        overflow::leave(self, hearing);
+    }
+    /// [`overflow::spread`].
+    fn spread(&self, hearing: &mut Hearing) {
+        overflow::spread(self, hearing);
     }
     /// Tells of a key that has been counted another 64 times, or was refused for the first time of 64.
     fn sight(&self, sighting: &Sighting<'_>);

@@ -6,11 +6,14 @@
 
 mod charge;
 mod host;
+mod overflow;
 mod slot;
 mod swift;
 
 pub use self::host::{Cell, Host, Outcome, Passage, Sighting, TableEvent, Verdict};
-pub use self::slot::claim;
+use self::overflow::Newcomer;
+pub use self::overflow::{CELLS, claim, estimate, is_background, least, leave, spread};
+pub use self::slot::{open, take};
 
 use self::charge::{Charge, charge_bucket, charge_rule, conforms, refund};
 use self::slot::{Opened, Slot, open_slot, publish};
@@ -43,7 +46,9 @@ pub struct Hearing {
     departure: Ticks,
     open: Opened,
     marked_by: u32,
-    _pad: u32,
+    /// 1: the key was looked for just now, and not there.
+    is_new: u32,
+    newcomer: Newcomer,
     charges: [Charged; MAX_RULES as usize],
 }
 
@@ -70,6 +75,7 @@ impl Hearing {
         self.now = now;
         self.departure = Passage::AT_ONCE;
         self.marked_by = Passage::UNMARKED;
+        self.is_new = 0;
     }
 }
 
@@ -128,7 +134,7 @@ pub fn judge<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
 #[inline(always)]
 fn judge_thoroughly<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Verdict {
     if span.count == 1 && host.rule(span.first).is_some_and(Rule::is_bucket) {
-        host.judge_by_bucket(span, subject, 0)
+        judge_by_bucket(host, span, subject, 0)
     } else {
         judge_by_several(host, span, subject)
     }
@@ -136,13 +142,25 @@ fn judge_thoroughly<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Ver
 
 /// With one rule, charging it is looking at it. `is_new` is 1 if its key was looked for just now, and not there.
 #[inline(always)]
-pub fn judge_by_bucket<H: Host>(host: &H, index: u32, subject: &Subject, is_new: u32) -> Ruling {
-    let Some(rule) = host.rule(index) else { return Ruling::FREE };
-    let (key, size) = (rule.key_of(subject), subject.size);
-    let now = host.now();
+pub fn judge_by_bucket<H: Host>(host: &H, span: RuleSpan, subject: &Subject, is_new: u32) -> Verdict {
+    let Some(mut hearing) = host.hearing() else { return Verdict::Pass(Passage::FREE) };
+    hearing.begin(span, subject, host.now());
+    hearing.is_new = is_new;
+    open_slot(host, &mut hearing, 0);
+    let ruling = host.charge_by_bucket(&mut hearing);
+    if hearing.open.shared != 0 && ruling != Ruling::REFUSED {
+        host.spread(&mut hearing);
+    }
+    ruling.verdict(span.first)
+}
+
+/// Charges the bucket whose slot is open.
+#[inline(always)]
+pub fn charge_by_bucket<H: Host>(host: &H, hearing: &mut Hearing) -> Ruling {
+    let Some(rule) = host.rule(hearing.span.first) else { return Ruling::FREE };
+    let (key, size, now) = (rule.key_of(&hearing.subject), hearing.subject.size, hearing.now);
     let cost = rule.cost_of(size);
-    let slot = if is_new != 0 { Slot::yet_to_be(host, &key) } else { Slot::of(host, &key) };
-    let mut open = open_slot(host, rule, slot, now, cost);
+    let mut open = hearing.open;
     let mut is_marked = 0;
     let mut departure = Passage::AT_ONCE;
     if open.slot.exists() {
@@ -183,11 +201,17 @@ fn judge_by_several<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Ver
         if nth >= span.count || nth >= host.most_rules() {
             break;
         }
-        if host.rule(span.first + nth).is_some_and(|rule| rule.opens_key != 0) {
-            host.open(&mut hearing, nth);
+        let Some((opens, closes)) = host.rule(span.first + nth).map(|rule| (rule.opens_key, rule.closes_key)) else {
+            break;
+        };
+        if opens != 0 {
+            open_slot(host, &mut hearing, nth);
         }
         if !charge_or_take_back(host, &mut hearing, nth) {
             return Verdict::Refuse(span.first + nth);
+        }
+        if closes != 0 && hearing.open.shared != 0 {
+            host.spread(&mut hearing);
         }
     }
     host.count(first.counter, Outcome::Passed, subject.size);
@@ -221,14 +245,6 @@ fn charge_or_take_back<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bo
         host.take_back(hearing, nth);
     }
     is_charged
-}
-
-/// Finds the slot for the key that the nth rule opens, or makes room for it.
-#[inline(always)]
-pub fn open<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) {
-    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
-    let key = rule.key_of(&hearing.subject);
-    hearing.open = open_slot(host, rule, Slot::of(host, &key), hearing.now, rule.cost_of(hearing.subject.size));
 }
 
 /// Charges the nth rule; `false` if it refuses after all, or there is no room for its key.

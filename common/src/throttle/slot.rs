@@ -1,11 +1,11 @@
 //! The slot of a key: finding it, and finding room for a new one.
 
+use super::Hearing;
 use super::has_last_word;
 use super::host::{Host, TableEvent};
 use crate::key::Key;
 use crate::rule::{OnFull, Rule};
 use crate::table::{Claim, Claimed, NO_SLOT, Set, Tag};
-use crate::time::Ticks;
 
 /// The slot of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -29,6 +29,21 @@ pub(super) struct Opened {
     pub(super) is_reserved: u32,
     /// 1: the packet is refused for want of one.
     pub(super) is_refused: u32,
+    /// The key's own set.
+    pub(super) home: u32,
+    /// 0: the slot is the key's own; else it is its cell of this number, counted from 1.
+    pub(super) shared: u32,
+    /// 1: the key has no slot yet, and asks for one.
+    pub(super) asks: u32,
+    _pad: u32,
+}
+
+impl Opened {
+    /// The key's own slot.
+    #[inline(always)]
+    pub(super) const fn own(slot: Slot) -> Self {
+        Self { slot, is_reserved: 0, is_refused: 0, home: slot.set, shared: 0, asks: 0, _pad: 0 }
+    }
 }
 
 #[inline(always)]
@@ -38,40 +53,73 @@ pub(super) fn publish<H: Host>(host: &H, slot: Slot) {
     }
 }
 
-/// The slot for the key that `rule` opens: its own, or room is made for it.
+/// The slot for the key that the nth rule opens: its own, or room is made for it.
 #[inline(always)]
-pub(super) fn open_slot<H: Host>(host: &H, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Opened {
-    if slot.exists() { Opened { slot, is_reserved: 0, is_refused: 0 } } else { make_room(host, rule, slot, now, cost) }
+pub(super) fn open_slot<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) {
+    host.open(hearing, nth);
+    if hearing.open.asks != 0 {
+        host.estimate(hearing);
+        let claim = host.claim(hearing);
+        if claim.outcome == Claimed::Displaced {
+            host.leave(hearing);
+        }
+        host.take(hearing, nth, claim);
+    }
 }
 
-/// A slot for a key that has none.
+/// Finds the slot for the key that the nth rule opens, or has it ask for one.
 #[inline(always)]
-fn make_room<H: Host>(host: &H, rule: &Rule, mut slot: Slot, now: Ticks, cost: u64) -> Opened {
-    if cost > rule.most && has_last_word(host, rule, now) {
-        return Opened { slot, is_reserved: 0, is_refused: 1 };
+pub fn open<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) {
+    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
+    let key = rule.key_of(&hearing.subject);
+    let cost = rule.cost_of(hearing.subject.size);
+    let slot = if hearing.is_new != 0 { Slot::yet_to_be(host, &key) } else { Slot::of(host, &key) };
+    hearing.open = Opened::own(slot);
+    if slot.exists() {
+        return;
     }
-    let mut claim = host.claim(slot.set, slot.tag, now, life_of_one(rule, cost));
-    let mut is_refused = 0;
-    if claim.outcome == Claimed::Full {
-        if rule.on_full == OnFull::Share as u8 {
+    if cost > rule.most && has_last_word(host, rule, hearing.now) {
+        hearing.open.is_refused = 1;
+        return;
+    }
+    hearing.open.asks = 1;
+    let newcomer = &mut hearing.newcomer;
+    newcomer.set = slot.set;
+    newcomer.tag = slot.tag;
+    newcomer.charge = if rule.is_bucket() && cost <= rule.most { rule.token_bucket().charge(cost) } else { 0 };
+    newcomer.most = rule.tolerance;
+    newcomer.position = u32::from(rule.position);
+    newcomer.moves = rule.moves() as u32;
+    newcomer.is_slow = u32::from(rule.is_slow());
+    newcomer.shares = u32::from(rule.does_on_full(OnFull::Share));
+}
+
+/// Does what came of asking for a slot.
+#[inline(always)]
+pub fn take<H: Host>(host: &H, hearing: &mut Hearing, nth: u32, claim: Claim) {
+    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
+    let open = &mut hearing.open;
+    open.asks = 0;
+    open.slot.word = claim.slot;
+    match claim.outcome {
+        Claimed::Reserved | Claimed::Displaced => open.is_reserved = 1,
+        Claimed::Found => {}
+        Claimed::Shared => {
             host.note(TableEvent::FullShared);
-            slot = Slot::shared(host, u32::from(rule.group));
-            claim = host.claim(slot.set, slot.tag, now, 0);
-            is_refused = u32::from(claim.outcome == Claimed::Full && rule.may_refuse());
-        } else if rule.on_full == OnFull::Throttle as u8 && rule.may_refuse() {
+            let place = host.shape().cell(open.slot.set, open.slot.tag, claim.slot);
+            open.shared = claim.slot + 1;
+            (open.slot.set, open.slot.word) = (place.set, place.word);
+        }
+        Claimed::Full if rule.does_on_full(OnFull::Throttle) && rule.may_refuse() => {
             host.note(TableEvent::FullThrottled);
-            is_refused = 1;
-        } else {
-            host.note(TableEvent::FullPassed);
+            open.is_refused = 1;
+        }
+        Claimed::Full => host.note(TableEvent::FullPassed),
+        Claimed::Contended => {
+            host.note(TableEvent::Contended);
+            open.is_refused = u32::from(rule.may_refuse());
         }
     }
-    if claim.outcome == Claimed::Contended {
-        host.note(TableEvent::Contended);
-        is_refused = u32::from(rule.may_refuse());
-    }
-    slot.word = claim.slot;
-    let is_reserved = u32::from(matches!(claim.outcome, Claimed::Reserved | Claimed::Displaced));
-    Opened { slot, is_reserved, is_refused }
 }
 
 impl Slot {
@@ -93,13 +141,6 @@ impl Slot {
     pub(super) fn yet_to_be<H: Host>(host: &H, key: &Key) -> Self {
         let hash = host.seed().hash(key);
         Self { set: host.shape().set(hash), word: NO_SLOT, tag: Tag::new(hash, key) }
-    }
-
-    /// Where the bucket is that all keys of a group share which found no room of their own.
-    #[inline(always)]
-    fn shared<H: Host>(host: &H, group: u32) -> Self {
-        let key = Key { hi: 0, lo: 0, extra: u32::MAX, group };
-        Self { set: host.shape().overflow_set(group), word: NO_SLOT, tag: Tag::new(host.seed().hash(&key), &key) }
     }
 
     #[inline(always)]
@@ -126,22 +167,4 @@ impl Slot {
         let head = set.load(self.word);
         !Tag::is_free(head) && !self.tag.matches(head)
     }
-}
-
-/// How long the key's first charge lives: how busy the key would be.
-#[inline(always)]
-fn life_of_one(rule: &Rule, cost: u64) -> Ticks {
-    // A window's end does not tell how much is in it: such keys give way to nobody before they have decayed.
-    if rule.is_bucket() && cost <= rule.most { rule.token_bucket().charge(cost) } else { 0 }
-}
-
-/// Takes a slot in `set` for a key whose first charge lives for `life`, or finds that another CPU has.
-#[inline(always)]
-pub fn claim<H: Host>(host: &H, set: u32, tag: Tag, now: Ticks, life: Ticks) -> Claim {
-    let Some(set) = host.set(set) else { return Claim { outcome: Claimed::Full, slot: NO_SLOT } };
-    let claim = host.shape().claim(set, tag, now, life);
-    if claim.outcome == Claimed::Displaced {
-        host.note(TableEvent::Evicted);
-    }
-    claim
 }

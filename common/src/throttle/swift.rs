@@ -6,7 +6,7 @@
 use super::charge::Charge;
 use super::host::{Host, Outcome, Passage, Verdict};
 use super::slot::{Opened, Slot};
-use super::{Charged, Hearing, charge_or_take_back, passed, passed_in, refuse, refuse_in};
+use super::{Charged, Hearing, charge_or_take_back, judge_by_bucket, passed, passed_in, refuse, refuse_in};
 use crate::limiter::Decision;
 use crate::limiter::sliding_window::{Step, Word};
 use crate::rule::{Algorithm, Enforcement, Rule, RuleSpan, Subject};
@@ -62,7 +62,7 @@ fn judge_by_one<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Option<
     let set = host.set(place.set)?;
     let slot = place.found_in(host, set);
     if !slot.exists() && rule.is_bucket() {
-        return Some(host.judge_by_bucket(span, subject, 1));
+        return Some(judge_by_bucket(host, span, subject, 1));
     }
     match glance(host, set, rule, slot, host.now(), rule.cost_of(subject.size)) {
         Glance::Conforms { word, from, to } => {
@@ -116,7 +116,7 @@ fn judge_by_two_buckets<H: Host>(host: &H, hearing: &mut Hearing, one: &Rule, ot
     } else {
         // Another CPU was faster with the second.
         *hearing.charges.get_mut(0)? = Charged { slot, charge: Charge::done(to), from, to, word, _pad: 0 };
-        hearing.open = Opened { slot, is_reserved: 0, is_refused: 0 };
+        hearing.open = Opened::own(slot);
         if !charge_or_take_back(host, hearing, 1) {
             return Some(Verdict::Refuse(first + 1));
         }
@@ -170,7 +170,7 @@ fn charge_all<H: Host>(host: &H, hearing: &mut Hearing) -> Option<Verdict> {
             }
             continue;
         }
-        hearing.open = Opened { slot: noted.slot, is_reserved: 0, is_refused: 0 };
+        hearing.open = Opened::own(noted.slot);
         if !charge_or_take_back(host, hearing, nth) {
             return Some(Verdict::Refuse(index));
         }

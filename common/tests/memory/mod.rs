@@ -7,6 +7,9 @@ use common::throttle::{Cell, Hearing, Host, Outcome, Sighting, TableEvent};
 use common::time::{Ticks, is_alive};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+/// Cells of each group.
+pub const CELLS: u32 = 1 << 12;
+
 pub struct Memory {
     pub rules: Vec<Rule>,
     pub words: Vec<AtomicU64>,
@@ -27,7 +30,17 @@ impl Memory {
     }
 
     pub fn of_rows(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32) -> Self {
-        let shape = Shape { sets, slot_words };
+        Self::cut(rules, sets, slot_words, ring_words, CELLS)
+    }
+
+    /// As [`Memory::new`], with so many cells for each group.
+    pub fn with_cells(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32, cells: u32) -> Self {
+        Self::cut(rules.into_iter().map(Rule::made_swift).collect(), sets, slot_words, ring_words, cells)
+    }
+
+    fn cut(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32, cells: u32) -> Self {
+        let groups = rules.iter().map(|rule| u32::from(rule.group) + 1).max().unwrap_or(1);
+        let shape = Shape { sets, slot_words, groups, cells };
         let slots = shape.all_slots();
         Self {
             rules,

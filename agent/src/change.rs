@@ -153,6 +153,22 @@ impl Change {
         }
     }
 
+    /// Unlocks sets of the table that an agent before this one left locked.
+    ///
+    /// # Errors
+    ///
+    /// When the table cannot be mapped.
+    pub fn release_locks(&mut self, pins: &PinDirectory) -> Result<(), LoadError> {
+        let Some(before) = &self.before else { return Ok(()) };
+        let released = pins.open_table(before)?.release_locks(wait_for_packets);
+        if released > 0 {
+            self.notes.push(format!(
+                "an agent was killed while {released} sets of the table of sources were locked; they are unlocked"
+            ));
+        }
+        Ok(())
+    }
+
     /// Takes back what [`Change::put_in_force`] did before it failed; hooks that another policy held before are its own
     /// to take again.
     pub fn undo(self, pins: &PinDirectory) {

@@ -298,6 +298,7 @@ impl InForce {
         let restore = restore.filter(|restore| !counts::is_restored(&pins.generations(), restore.saved.id));
         let mut restored = Vec::new();
         let mut put = |change: &mut Change| {
+            change.release_locks(pins)?;
             let entries = change.ingress.bans()?.all()?;
             let mut bans = BanList::resume(entries.into_iter().map(|entry| (entry.prefix, entry.ban.own_until)));
             if let Some(restore) = restore {

@@ -16,6 +16,7 @@ mod features;
 mod gateways;
 mod generation;
 mod interface;
+mod locks;
 mod others;
 mod pins;
 mod prefixes;

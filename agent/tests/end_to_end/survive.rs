@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, Map, MapData};
 use aya::programs::links::{FdLink, PinnedLink};
 use common::settings::TableIdentity;
+use common::table::{ELEMENT_WORDS, LOCK};
 use nix::sys::signal::Signal;
 
 use crate::foreign::pin_program;
@@ -18,6 +19,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("fifty_kills_under_traffic_leave_the_limit_as_exact_as_it_is", fifty_kills),
     ("a_table_of_another_version_starts_afresh_and_says_so", other_version),
     ("what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed", halfway),
+    ("a_set_that_a_killed_agent_left_locked_serves_new_sources_again", left_locked),
 ];
 
 const RATE: u64 = 1_000;
@@ -179,4 +181,28 @@ fn halfway() {
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
     burst(&network, &[udp_from(7)], 60);
     assert_eq!(receiver.counts()[7], 100);
+}
+
+fn left_locked() {
+    // A table of one set, in which a new source is refused if it cannot have a slot.
+    let config = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\non_full = \"throttle\"\n";
+    let network = Network::new();
+    let agent = network.start("max_sources = 1", config);
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7)], 10);
+    agent.stop(Signal::SIGKILL);
+    let table = || {
+        let map = MapData::from_pin(network.pins().join("SOURCES")).unwrap();
+        Array::<_, [u64; ELEMENT_WORDS as usize]>::try_from(Map::Array(map)).unwrap()
+    };
+    let mut element = table().get(&0, 0).unwrap();
+    element[0] |= LOCK;
+    table().set(0, element, 0).unwrap();
+    burst(&network, &[udp_from(8)], 10);
+    let _agent = network.start("max_sources = 1", config);
+    assert_eq!(table().get(&0, 0).unwrap()[0] & LOCK, 0);
+    burst(&network, &[udp_from(9)], 10);
+    burst(&network, &[udp_from(7)], 10);
+    let counts = receiver.counts();
+    assert_eq!((counts[7], counts[8], counts[9]), (20, 0, 10));
 }

@@ -14,7 +14,8 @@ use crate::compile::{CarryPlan, Layout, Plan, plan_after};
 use crate::config::policy::Config;
 use crate::counts;
 use crate::datapath::{
-    AttachError, Before, Carry, Datapath, Generation, LoadError, PinDirectory, SavedTable, TablePlace, release_others,
+    AttachError, Before, Carry, Datapath, Generation, LoadError, OwnAddresses, PinDirectory, SavedTable, TablePlace,
+    release_others,
 };
 use crate::state::Restore;
 use crate::stats::monotonic_nanoseconds;
@@ -107,6 +108,11 @@ impl Change {
         interfaces: &[String],
     ) -> Result<Vec<String>, AttachError> {
         let mut notes = self.notes.clone();
+        for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress).filter(|datapath| datapath.replies())
+        {
+            // Without them refused packets get no reply until they can be read: no reason to enforce nothing.
+            datapath.set_own(OwnAddresses::read().unwrap_or_default())?;
+        }
         let old = self.before.as_ref().filter(|_| self.place.is_next());
         let carrying = match old {
             Some(before) => {

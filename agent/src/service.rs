@@ -18,7 +18,8 @@ use crate::config::prefix;
 use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
 use crate::counts;
 use crate::datapath::{
-    AttachError, AttachMode, Bans, Datapath, EventRing, Generation, LoadError, PinDirectory, PinLock, SavedTable,
+    AttachError, AttachMode, Bans, Datapath, EventRing, Generation, LoadError, OwnAddresses, PinDirectory, PinLock,
+    SavedTable,
 };
 use crate::events::Event;
 use crate::host_load::{HostLoad, ROOM, RoomDecision};
@@ -166,6 +167,7 @@ impl Service {
         self.live().forget_if_unwatched();
         let mut in_force = self.lock();
         in_force.clear_ended_bans()?;
+        in_force.follow_addresses()?;
         in_force.follow_the_host()
     }
 
@@ -415,6 +417,17 @@ impl InForce {
     fn notes(&self) -> Vec<String> {
         let queueing = self.egress.iter().flat_map(Datapath::queueing_notes);
         self.notes.iter().cloned().chain(queueing).chain(stacking::gaps(&self.config)).collect()
+    }
+
+    /// Has the kernel programs reply in the name of the addresses that this host has now.
+    fn follow_addresses(&mut self) -> Result<(), LoadError> {
+        let mut replying: Vec<&mut Datapath> =
+            std::iter::once(&mut self.ingress).chain(&mut self.egress).filter(|datapath| datapath.replies()).collect();
+        if replying.is_empty() {
+            return Ok(());
+        }
+        let own = OwnAddresses::read().map_err(LoadError::Addresses)?;
+        replying.iter_mut().try_for_each(|datapath| datapath.set_own(own.clone()))
     }
 
     fn is_elastic(&self) -> bool {

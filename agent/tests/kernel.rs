@@ -12,12 +12,13 @@ mod prefixes;
 #[path = "kernel/two_cpus.rs"]
 mod two_cpus;
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use aya::programs::TestRunOptions;
 use common::event::Event;
+use common::own::Own;
 use common::packet::build::Frame;
 use common::packet::reply::Reply;
 use common::packet::{Depth, Direction, Link, parse};
@@ -28,7 +29,7 @@ use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
 use weir::compile::{Image, compile};
 use weir::config;
-use weir::datapath::{Datapath, Entry, OBJECT, PinDirectory, is_kernel_too_old};
+use weir::datapath::{Datapath, Entry, OBJECT, OwnAddresses, PinDirectory, is_kernel_too_old};
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -236,6 +237,13 @@ fn answers() {
     let pins = Pins::new();
     let mut datapath = load(&image, &pins);
     datapath.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
+    let mut own = OwnAddresses::default();
+    own.add_device([2, 0, 0, 0, 0, 2]);
+    own.add(IpAddr::from(V4.1), Own::Plain);
+    own.add(IpAddr::from(v6(2)), Own::Plain);
+    let tagged = [198, 51, 100, 8];
+    own.add(IpAddr::from(tagged), Own::Tagged);
+    datapath.set_own(own).unwrap();
     let full = Frame::ethernet().ipv4(V4.0, V4.1).udp(1, 2, &[0; 1_472]).build();
     let mut nanoseconds = 3_600_000_000_000;
     datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
@@ -279,6 +287,20 @@ fn answers() {
                 assert_eq!(out, expected, "frame {nth} at {entry:?}");
             }
         }
+    }
+    // Not in the name of another device or host; and where the tag is not in the frame, not by XDP, which cannot know it.
+    let syn = |ethernet: Frame, to: [u8; 4]| ethernet.ipv4(V4.0, to).tcp(1, 2, 2, b"").build();
+    let ours = Frame::ethernet;
+    for (why, frame, by_xdp, by_tc) in [
+        ("another device", syn(Frame::between([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 3]), V4.1), XDP_DROP, TC_ACT_SHOT),
+        ("another host", syn(ours(), [198, 51, 100, 9]), XDP_DROP, TC_ACT_SHOT),
+        ("a stripped tag", syn(ours(), tagged), XDP_DROP, TC_ACT_REDIRECT),
+        ("a tag", syn(ours().vlan(5), tagged), XDP_TX, TC_ACT_REDIRECT),
+    ] {
+        nanoseconds += 1_000_000_000;
+        datapath.set_runtime(Runtime { nanoseconds, ..Runtime::default() }).unwrap();
+        assert_eq!(answered(&datapath, Entry::Xdp, &frame).0, by_xdp, "{why}");
+        assert_eq!(answered(&datapath, Entry::Tc, &frame).0, by_tc, "{why}");
     }
     // A hundred at once, and no more before time passes.
     nanoseconds += 1_000_000_000;

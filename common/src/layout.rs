@@ -7,6 +7,7 @@ use crate::essential::PacketBucket;
 use crate::event::Event;
 use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, Started};
 use crate::key::{HashSeed, Key};
+use crate::own::OwnKey;
 use crate::prefix::{LINE_WORDS, Line, PrefixRoot, PrefixRoots};
 use crate::rule::{Rule, RuleSpan, Size};
 use crate::settings::{Mark, PortSpans, Runtime, SPANS, Settings, TableIdentity};
@@ -27,6 +28,7 @@ no_padding!(
 );
 no_padding!(BufferLayout: [u32; 4]);
 no_padding!(PacketBucket: u64, u64, u64);
+no_padding!(OwnKey: [u64; 2]);
 no_padding!(Mark: u32, u32, u32);
 no_padding!(Ban: u64, u64, u64);
 no_padding!(TableIdentity: HashSeed, Shape, TickScale, u64, u32, u32);

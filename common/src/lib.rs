@@ -11,6 +11,7 @@ pub mod group;
 pub mod key;
 mod layout;
 pub mod limiter;
+pub mod own;
 pub mod packet;
 #[cfg(feature = "user")]
 mod pod;

@@ -4,6 +4,7 @@ use crate::ban::Ban;
 use crate::counters::{Counters, Sighted, TableCounters};
 use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
+use crate::own::OwnKey;
 use crate::prefix::Line;
 use crate::rule::Rule;
 use crate::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
@@ -24,6 +25,7 @@ plain!(
     Key,
     Line,
     Mark,
+    OwnKey,
     PortSpans,
     Rule,
     Runtime,

@@ -67,8 +67,8 @@ pub struct Settings {
     pub refuse_hidden: u32,
     /// 1: the program is for generic XDP, which gets merged buffers.
     pub is_generic: u32,
-    /// Always 0.
-    pub _pad: u32,
+    /// A bit for each [`crate::essential::Essential`] that comes under some limit above its own.
+    pub essential_limited: u32,
     /// Where such a buffer's segments are written; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
     /// How many answers are sent at most.
@@ -109,7 +109,7 @@ impl Settings {
         shape_in_use: 0,
         refuse_hidden: 0,
         is_generic: 0,
-        _pad: 0,
+        essential_limited: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         essential: PacketBucket::CLOSED,

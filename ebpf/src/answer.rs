@@ -1,24 +1,32 @@
 //! Turns a refused packet into the answer to it.
 
+use common::own::{Own, OwnKey};
 use common::packet::reply::Reply;
-use common::packet::{Depth, Link, parse};
+use common::packet::{Address, Depth, Direction, Link, parse};
 
 use crate::context::Frame;
 use crate::essential::take;
-use crate::maps::{ANSWERS, REPLY, setting};
+use crate::maps::{ANSWERS, OWN, REPLY, setting};
 
 /// Makes the frame the answer to itself; `false` if there is none, or there have been enough of them.
 #[inline(always)]
 pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
     let Ok(packet) = parse(frame, link, Depth::Ports) else { return false };
+    let direction = if setting!(is_egress) != 0 { Direction::Egress } else { Direction::Ingress };
+    let own = packet.own(direction);
+    let headers = if frame.may_lack_tag() { packet.network_offset } else { 0 };
+    if weir_own_address(own.hi, own.lo, u32::from(headers)) == 0 {
+        return false;
+    }
     let mut addresses = [0; 3];
     if link == Link::Ethernet {
         // The last one first: if that is there, all are.
         let Some(c) = frame.u32(8) else { return false };
         let Some(b) = frame.u32(4) else { return false };
         let Some(a) = frame.u32(0) else { return false };
-        // What was sent to many is not answered: the lowest bit of the first byte says so.
-        if a & 1 != 0 {
+        // What was sent to another device, or to many, is not answered.
+        let hardware = u64::from(a) | u64::from(b & 0xffff) << 32;
+        if direction == Direction::Ingress && weir_own_device(hardware) == 0 {
             return false;
         }
         // Destination and source, six bytes each, change places.
@@ -36,6 +44,33 @@ pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
     frame.resize(network + 4 * words)
         && (link == Link::RawIp || frame.put_addresses(addresses))
         && frame.put_reply(network, reply, words)
+}
+
+// Nobody is answered in another host's name. Global functions of numbers, so that they are verified once.
+
+/// Whether this host may reply in the name of an address. Where a tag may be lost, `headers` is the length of the link header
+/// and tags: an address on a VLAN device needs a tag.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_own_address(hi: u64, lo: u64, headers: u32) -> u32 {
+    const UNTAGGED: u32 = 14;
+
+    let own = look_up(OwnKey::of_address(Address { hi, lo }));
+    u32::from(own == Own::Plain as u32 || own == Own::Tagged as u32 && headers != UNTAGGED)
+}
+
+/// Whether a hardware address is one of this host's devices'.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_own_device(hardware: u64) -> u32 {
+    look_up(OwnKey::of_hardware(hardware))
+}
+
+/// What the map says of an address; 0 if nothing.
+#[inline(always)]
+fn look_up(key: OwnKey) -> u32 {
+    // SAFETY: only the agent writes the map, and replaces whole values of four bytes.
+    unsafe { OWN.get(&key) }.map_or(0, |own| *own)
 }
 
 #[inline(always)]

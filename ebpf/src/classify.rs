@@ -33,11 +33,17 @@ pub fn classify(
     if direction == Direction::Ingress && is_banned(other) {
         return Err(Bypass::Banned);
     }
+    let mut local_port = packet.local_port_or_0(direction);
     // Above its own limit it is traffic like any other, so that a flood from one source does not starve the others.
-    if let Some(kind) = packet.essential()
-        && essential::conforms(kind, frame.interface())
-    {
-        return Err(Bypass::Essential);
+    if let Some(kind) = packet.essential() {
+        if essential::conforms(kind, frame.interface()) {
+            return Err(Bypass::Essential);
+        }
+        if setting!(essential_limited) & 1 << kind as u32 == 0 {
+            return Err(Bypass::EssentialThrottled);
+        }
+        // What is known of the port is forgotten, or the verifier would go on with each of DHCP's by itself.
+        local_port = Trees.forget(u64::from(local_port), other.lo) as u16;
     }
     if entry.has(PrefixEntry::UNLIMITED) {
         return Err(Bypass::Unlimited);
@@ -45,10 +51,9 @@ pub fn classify(
     if setting!(refuse_hidden) != 0 && packet.protocol == Protocol::Hidden {
         return Err(Bypass::Malformed);
     }
-    let local_port = packet.local_port_or_0(direction);
     let mut span = span(packet, local_port).ok_or(Bypass::Unlimited)?;
     if span.count == 0 {
-        return Err(if packet.is_essential { Bypass::EssentialThrottled } else { Bypass::Unlimited });
+        return Err(Bypass::Unlimited);
     }
     span.first += entry.grade() * setting!(rules_per_grade);
     subject.write(Subject {

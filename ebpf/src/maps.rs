@@ -2,13 +2,14 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
-use aya_ebpf::btf_maps::{Array, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::counters::{Counters, Sighted, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
 use common::key::Key;
+use common::own::OwnKey;
 use common::packet::reply::Reply;
 use common::prefix::Line;
 use common::rule::Rule;
@@ -93,6 +94,10 @@ pub static ANSWERS: Array<u64, 1> = Array::new();
 /// The states of the buckets for what limits per source do not apply to.
 #[btf_map]
 pub static ESSENTIAL: Array<u64, { ESSENTIAL_BUCKETS as usize }> = Array::new();
+
+/// The addresses of this host, for replies. Only the agent writes it.
+#[btf_map]
+pub static OWN: HashMap<OwnKey, u32, 1> = HashMap::new();
 
 /// What table this is: for the agent that comes after this one.
 #[btf_map]

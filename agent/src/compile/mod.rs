@@ -15,11 +15,11 @@ pub use image::{CountedRule, Group, Image, PrefixKey};
 pub use layout::{CarryPlan, Layout, StateCarry};
 
 use common::counters::BYPASS_ROWS;
-use common::essential::PacketBucket;
+use common::essential::{Essential, PacketBucket};
 use common::packet::{Depth, Direction, Kind, Protocol};
 use common::prefix::MAX_CLASSES;
 use common::rule::{MAX_RULES, Rule, RuleSpan};
-use common::settings::{HIDDEN_SPAN, Mark, SPANS, Settings, span_index};
+use common::settings::{HIDDEN_SPAN, Mark, PortSpans, SPANS, Settings, span_index};
 use common::table::Shape;
 use common::time::TickScale;
 use thiserror::Error;
@@ -185,6 +185,7 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
         shape_in_use: in_use(|action| action == Action::Shape),
         refuse_hidden: u32::from(hidden.is_none()),
+        essential_limited: essential_limited(&table, &ports),
         answers: PacketBucket::of_replies(scale),
         essential: PacketBucket::of_essential(scale),
         not_ip: PacketBucket::of_not_ip(scale),
@@ -195,6 +196,18 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
     let groups = groups.describe(&limits, scale);
     let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
     Ok(Image { settings, rules, marks, ports, prefixes: prefixes.lines, catalogue, groups, layout })
+}
+
+/// A bit for each kind of essential traffic that is sure to come under a limit: DHCP's four ports have rows of their own.
+fn essential_limited(table: &[RuleSpan; SPANS], ports: &[PortSpans]) -> u32 {
+    let udp = span_index(Protocol::Udp, Kind::Plain);
+    let is_limited = |port: &usize| match ports.get(*port) {
+        Some(row) => row.packed.get(udp).is_some_and(|packed| PortSpans::unpack(*packed).count > 0),
+        None => table[udp].count > 0,
+    };
+    let dhcp = [67, 68, 546, 547].iter().all(is_limited);
+    let neighbour_discovery = table[span_index(Protocol::Icmp, Kind::Plain)].count > 0;
+    u32::from(dhcp) << Essential::Dhcp as u32 | u32::from(neighbour_discovery) << Essential::NeighbourDiscovery as u32
 }
 
 /// How a limit marks.

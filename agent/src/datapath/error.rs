@@ -94,6 +94,9 @@ pub enum LoadError {
     /// No random numbers.
     #[error("reading random numbers from the kernel failed: {0}")]
     Random(String),
+    /// The host's addresses are unknown.
+    #[error("reading this host's addresses over netlink failed: {0}; refused packets to new addresses get no reply")]
+    Addresses(#[source] io::Error),
     /// The table cannot be mapped.
     #[error("mapping the table of sources into memory failed: {0}")]
     Mmap(io::Error),

@@ -18,6 +18,7 @@ mod generation;
 mod interface;
 mod locks;
 mod others;
+mod own;
 mod pins;
 mod prefixes;
 mod release;
@@ -39,6 +40,7 @@ pub use interface::{
     AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
 };
 pub use others::PinLock;
+pub use own::OwnAddresses;
 pub use pins::PinDirectory;
 pub use release::{is_kernel_too_old, of_this_kernel as kernel_release};
 pub use saved::{SavedLayout, SavedTable};
@@ -53,6 +55,7 @@ use aya::programs::{Program, ProgramError, ProgramFd, TestRun, TestRunOptions, T
 use aya::{Ebpf, EbpfLoader};
 use common::counters::{BYPASS_ROWS, Counters, Sighted, TableCounters, Traffic};
 use common::key::{HashSeed, Key};
+use common::own::MOST_OWN;
 use common::packet::Direction;
 use common::rule::{Enforcement, Rule};
 use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
@@ -103,6 +106,8 @@ pub struct Datapath {
     shares: std::collections::BTreeMap<usize, Share>,
     events: Arc<EventRing>,
     attached: Vec<Attached>,
+    /// As the kernel program knows them.
+    own: OwnAddresses,
     pins: PinDirectory,
     place: TablePlace,
 }
@@ -159,6 +164,7 @@ impl Datapath {
             .map_max_entries("RINGS", rings)
             .map_max_entries("COUNTERS", image.counters())
             .map_max_entries("SIGHTINGS", SIGHTINGS)
+            .map_max_entries("OWN", if settings.reject_in_use != 0 { MOST_OWN } else { 1 })
             .map_max_entries("LAYOUT", table::chunks(&image.layout))
             .map_max_entries("EVENTS", events::RING_BYTES);
         for map in pins::SHARED_MAPS {
@@ -186,6 +192,7 @@ impl Datapath {
             shares: Default::default(),
             events,
             attached: Vec::new(),
+            own: OwnAddresses::default(),
             pins: pins.clone(),
             place: place.clone(),
         })
@@ -343,6 +350,25 @@ impl Datapath {
         let rule = self.image.rules.get(row)?;
         let counted = self.image.catalogue.get(row.checked_rem(self.image.catalogue.len())?)?;
         Some(self.shares.get(&counted.limit).map_or(*rule, |share| rule.at_share(*share)))
+    }
+
+    /// Whether refused packets are answered.
+    #[must_use]
+    pub const fn replies(&self) -> bool {
+        self.settings.reject_in_use != 0
+    }
+
+    /// Has refused packets answered in the name of these addresses, and of no others.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn set_own(&mut self, own: OwnAddresses) -> Result<(), LoadError> {
+        if own != self.own {
+            own.write(map_mut(&mut self.ebpf, "OWN")?, &self.own)?;
+            self.own = own;
+        }
+        Ok(())
     }
 
     /// Which packets the policy is for.

@@ -25,6 +25,7 @@ mod reboot;
 #[expect(dead_code, reason = "the cluster's own tests use more of it")]
 mod redis;
 mod reload;
+mod replies;
 mod safety;
 mod stacked;
 mod support;
@@ -68,6 +69,7 @@ fn main() {
         fragments::TESTS,
         life::TESTS,
         reload::TESTS,
+        replies::TESTS,
         survive::TESTS,
         counting::TESTS,
         neighbours::TESTS,

@@ -130,6 +130,16 @@ impl Network {
         network
     }
 
+    /// The name of the client's namespace.
+    pub fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// The name of the server's namespace.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
     /// Runs `work` on a thread inside the client's namespace.
     pub fn in_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.client, work)

@@ -250,6 +250,16 @@ impl Packet {
         }
     }
 
+    /// The address on this side: this host's, unless the packet is forwarded or meant for somebody else.
+    #[inline(always)]
+    #[must_use]
+    pub const fn own(&self, direction: Direction) -> Address {
+        match direction {
+            Direction::Ingress => self.destination,
+            Direction::Egress => self.source,
+        }
+    }
+
     /// The address on the other side.
     #[inline(always)]
     #[must_use]

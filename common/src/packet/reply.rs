@@ -2,6 +2,11 @@
 //!
 //! Sources: RFC 9293, 3.10.7 (resets), RFC 792 and RFC 1812, 5.2.7.1 (type 3, code 13), RFC 4443, 3.1 (type 1, code 1),
 //! RFC 1122, 3.2.2 (when no error may be sent).
+//!
+//! Checksums are right whatever the offloads. A buffer whose sender left the checksum to hardware (`CHECKSUM_PARTIAL`) stays one
+//! when it becomes the reply: some later device sums up the bytes from where the refused packet's TCP or UDP header began,
+//! and writes the complement to where its checksum was. Programs can neither see nor clear that state. So each reply is a
+//! fixed point of that calculation: a field that receivers ignore is chosen such that it writes what is there.
 
 use super::{Bytes, Packet, Protocol};
 
@@ -18,6 +23,8 @@ pub struct Reply {
 const TCP: u32 = 6;
 const ICMP: u32 = 1;
 const ICMPV6: u32 = 58;
+/// SCTP, whose checksum hardware completes in another way than TCP's and UDP's.
+const SCTP: u16 = 132;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
 /// Time to live of what this host sends by itself.
@@ -51,8 +58,8 @@ impl Reply {
     /// Answers a packet that is refused. Returns how many words the reply has; 0 if it is not to be answered.
     ///
     /// Not answered, since no error may be: resets, ICMP other than echo requests, fragments other than the first, and
-    /// what is not from one host to one host. Nor are IPv4 packets with options, except over TCP: their ports are too
-    /// far in to be quoted.
+    /// what is not from one host to one host. Nor are packets with IPv4 options or IPv6 extension headers, except over TCP:
+    /// their ports are too far in to be quoted.
     #[inline(always)]
     pub fn answer(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet) -> usize {
         if !is_between_two_hosts(packet) {
@@ -95,7 +102,8 @@ impl Reply {
         let network = usize::from(packet.network_offset);
         let has_options = packet.transport_offset != packet.network_offset + 20;
         let is_later_fragment = bytes.u16(network + 6).is_none_or(|fragment| fragment & 0x1fff != 0);
-        if has_options || is_later_fragment || !may_be_answered(bytes, packet, ECHO_REQUEST) {
+        let is_sctp = bytes.u16(network + 8).is_none_or(|word| word & 0xff == SCTP);
+        if has_options || is_later_fragment || is_sctp || !may_be_answered(bytes, packet, ECHO_REQUEST) {
             return 0;
         }
         let words = IPV4 + 2 + QUOTE_IPV4;
@@ -104,25 +112,30 @@ impl Reply {
             return 0;
         }
         const PROHIBITED: u32 = 3 << 24 | 13 << 16;
-        self.checksummed(IPV4, PROHIBITED, sum(&self.words, IPV4 + 2, words));
+        // Over a message without a pseudo-header, the sum with its checksum is zero, as is the unused field.
+        self.checksummed(IPV4, PROHIBITED, 0, sum(&self.words, IPV4 + 2, words));
         words
     }
 
     #[inline(always)]
     fn prohibited_ipv6(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet) -> usize {
+        let network = usize::from(packet.network_offset);
         // A transport header that is not there at all is that of a later fragment.
-        if packet.transport_offset == 0 || !may_be_answered(bytes, packet, ECHO_REQUEST_V6) {
+        let has_extensions = packet.transport_offset != packet.network_offset + 40;
+        let is_sctp = bytes.u16(network + 6).is_none_or(|word| word >> 8 == SCTP);
+        if has_extensions || is_sctp || !may_be_answered(bytes, packet, ECHO_REQUEST_V6) {
             return 0;
         }
         let words = IPV6 + 2 + QUOTE_IPV6;
         let length = 4 * (2 + QUOTE_IPV6) as u32;
         self.ipv6(packet, ICMPV6, length);
-        if !self.quote::<QUOTE_IPV6>(bytes, usize::from(packet.network_offset), IPV6 + 2) {
+        if !self.quote::<QUOTE_IPV6>(bytes, network, IPV6 + 2) {
             return 0;
         }
         const PROHIBITED: u32 = 1 << 24 | 1 << 16;
         let pseudo = sum(&self.words, 2, IPV6) + u64::from(ICMPV6.to_be()) + u64::from(length.to_be());
-        self.checksummed(IPV6, PROHIBITED, pseudo + sum(&self.words, IPV6 + 2, words));
+        let unused = u32::from(fold(pseudo)) << 16;
+        self.checksummed(IPV6, PROHIBITED, unused, pseudo + sum(&self.words, IPV6 + 2, words));
         words
     }
 
@@ -165,12 +178,13 @@ impl Reply {
         true
     }
 
-    /// An ICMP header whose checksum also covers what sums up to `rest`.
+    /// An ICMP header whose checksum also covers what sums up to `rest`. The second half of `unused` is where UDP has its
+    /// checksum.
     #[inline(always)]
-    fn checksummed(&mut self, at: usize, kind: u32, rest: u64) {
-        let checksum = !fold(u64::from(kind.to_be()) + rest);
+    fn checksummed(&mut self, at: usize, kind: u32, unused: u32, rest: u64) {
+        let checksum = !fold(u64::from(kind.to_be()) + u64::from(unused) + rest);
         self.words[at] = kind.to_be() | u32::from(checksum) << 16;
-        self.words[at + 1] = 0;
+        self.words[at + 1] = unused;
     }
 }
 
@@ -218,9 +232,12 @@ impl Reset {
         words[at + 1] = self.sequence.to_be();
         words[at + 2] = self.acknowledgment.to_be();
         words[at + 3] = (WORDS_OF_HEADER << 28 | self.flags << 16).to_be();
-        words[at + 4] = 0;
-        // The checksum is the first half of its word.
-        words[at + 4] = u32::from(!fold(pseudo + sum(words, at, at + 5)));
+        // The sum of the pseudo-header, which is what a sender leaves in the field for hardware to complete.
+        let partial = fold(pseudo);
+        words[at + 4] = u32::from(partial);
+        // The window, which a reset does not use, makes it the whole checksum as well.
+        let window = !fold(u64::from(partial) + sum(words, at, at + 5));
+        words[at + 3] |= u32::from(window) << 16;
     }
 }
 

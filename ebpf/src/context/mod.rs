@@ -84,6 +84,9 @@ pub trait Frame: Bytes {
     /// The packets that the frame stands for.
     fn segments(&self) -> Segments;
 
+    /// Whether the driver may have taken a VLAN tag off it that a reply would lack.
+    fn may_lack_tag(&self) -> bool;
+
     /// Cuts or extends the frame, all but the link header's type and tags of which is to be written anew; `false` if that
     /// cannot be.
     fn resize(&mut self, length: usize) -> bool;

@@ -191,6 +191,12 @@ impl Frame for TcFrame {
     }
 
     #[inline(always)]
+    fn may_lack_tag(&self) -> bool {
+        // The buffer keeps it beside the frame, and puts it on again when the reply is sent.
+        false
+    }
+
+    #[inline(always)]
     fn segments(&self) -> Segments {
         // SAFETY: the context is the one the program was called with.
         let payload = unsafe { (*self.context).gso_size };

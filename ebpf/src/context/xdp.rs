@@ -142,6 +142,11 @@ impl Frame for XdpFrame {
     }
 
     #[inline(always)]
+    fn may_lack_tag(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
     fn segments(&self) -> Segments {
         if setting!(buffer_layout.shared) == 0 {
             return Segments::NONE;

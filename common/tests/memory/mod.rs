@@ -19,6 +19,8 @@ pub struct Memory {
     pub clock: AtomicU64,
     /// Ticks, as [`Memory::clock`].
     pub room_until: AtomicU64,
+    /// A thread gives way to the others before one in so many of its changes of a state; never if 0.
+    pub delay_one_in: u64,
     pub counts: [AtomicU64; 4],
     pub events: [AtomicU64; 5],
 }
@@ -50,6 +52,7 @@ impl Memory {
             ring_words,
             clock: AtomicU64::new(1 << 40),
             room_until: AtomicU64::new(0),
+            delay_one_in: 0,
             counts: Default::default(),
             events: Default::default(),
         }
@@ -65,11 +68,21 @@ impl Memory {
 }
 
 #[derive(Clone, Copy)]
-pub struct SetRef<'a>(&'a [AtomicU64]);
+pub struct SetRef<'a>(&'a [AtomicU64], u64);
 
 impl SetRef<'_> {
     fn word(&self, word: u32) -> &AtomicU64 {
         &self.0[word as usize]
+    }
+
+    /// What preemption between reading a state and changing it comes to.
+    fn delay(&self) {
+        thread_local!(static CHANGES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+        let changes = CHANGES.get() + 1;
+        CHANGES.set(changes);
+        if changes.checked_rem(self.1) == Some(0) {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -81,6 +94,7 @@ impl Set for SetRef<'_> {
         self.word(word).store(value, SeqCst);
     }
     fn compare_exchange(self, word: u32, current: u64, new: u64) -> u64 {
+        self.delay();
         match self.word(word).compare_exchange(current, new, SeqCst, SeqCst) {
             Ok(found) | Err(found) => found,
         }
@@ -133,7 +147,10 @@ impl<'m> Host for &'m Memory {
         self.rules.get(index as usize)
     }
     fn set(&self, index: u32) -> Option<SetRef<'m>> {
-        self.words.chunks((self.shape.slots() * self.shape.slot_words) as usize).nth(index as usize).map(SetRef)
+        self.words
+            .chunks((self.shape.slots() * self.shape.slot_words) as usize)
+            .nth(index as usize)
+            .map(|words| SetRef(words, self.delay_one_in))
     }
     fn cell(&self, index: u32) -> Option<CellRef<'m>> {
         self.rings.get(index as usize).map(CellRef)

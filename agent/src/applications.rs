@@ -220,7 +220,7 @@ impl Agent {
         plan: Plan,
         interfaces: &[String],
     ) -> Result<Vec<String>, String> {
-        match (self.packets.load_full(), holds_packets(config, interfaces)) {
+        match (self.packets.load_full(), holds_packets(config)) {
             (Some(packets), true) => {
                 packets.replace(config.clone(), plan, interfaces).map_err(|error| error.to_string())
             }
@@ -239,6 +239,24 @@ impl Agent {
                 Ok(vec!["there are no limits on packets any more".to_owned()])
             }
             (None, false) => Ok(Vec::new()),
+        }
+    }
+
+    /// Attaches to interfaces that have appeared, releases those that are gone, and reports it. `is_changed` is whether an
+    /// interface may have changed since the last time.
+    pub(crate) fn follow_host(&self, is_changed: bool) {
+        // Not while another config is put in effect.
+        let _one = self.changing.one();
+        let Some(packets) = self.packets.load_full() else { return };
+        let turns = match packets.follow_host(is_changed) {
+            Ok(turns) => turns,
+            Err(error) => return eprintln!("following this host's interfaces failed: {error}"),
+        };
+        for turn in turns {
+            let verdict = if turn.is_attached { What::Attached } else { What::Detached };
+            eprintln!("{} {}: {}", turn.interface, verdict.name(), turn.reason);
+            let source = Some(format!("interface {}", turn.interface));
+            self.events.push(Event { source, ..Event::now(verdict, 1, turn.reason) });
         }
     }
 
@@ -319,9 +337,10 @@ impl Handler for Agent {
 
 /// Whether a config has limits on packets, or nothing but these.
 #[must_use]
-pub fn holds_packets(config: &Config, interfaces: &[String]) -> bool {
+pub fn holds_packets(config: &Config) -> bool {
     let has_others = !config.groups.is_empty() || !config.decide.limits.is_empty();
-    !interfaces.is_empty() || !has_others
+    // Also while the host has none of them.
+    !config.agent.interfaces.is_empty() || !has_others
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(document: serde_json::Value) -> Result<T, String> {

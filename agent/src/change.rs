@@ -14,9 +14,10 @@ use crate::compile::{CarryPlan, Layout, Plan, plan_after};
 use crate::config::policy::Config;
 use crate::counts;
 use crate::datapath::{
-    AttachError, Before, Carry, Datapath, Generation, LoadError, OwnAddresses, PinDirectory, SavedTable, TablePlace,
-    release_others,
+    AttachError, Before, Carry, Datapath, Generation, Interface, LoadError, OwnAddresses, PinDirectory, SavedTable,
+    TablePlace,
 };
+use crate::host_links;
 use crate::state::Restore;
 use crate::stats::monotonic_nanoseconds;
 
@@ -54,7 +55,7 @@ impl Change {
     ) -> Result<Self, AttachError> {
         let (before, afresh) = match pins.before()? {
             Ok(before) => (Some(before), None),
-            Err(why) => (None, (!why.is_empty() && !pins.hooks().is_empty()).then_some(why)),
+            Err(why) => (None, (!why.is_empty() && pins.has_hooks()).then_some(why)),
         };
         let has_table = |restore: &&Restore| restore.saved.table.as_ref().is_some_and(SavedTable::is_known);
         let saved = restore.filter(|_| before.is_none()).filter(has_table).cloned();
@@ -75,14 +76,15 @@ impl Change {
         };
         let generation = counts::begin(&pins.generations())?;
         let place = place.with_counters(&generation);
-        let loaded = load(plan, pins, &place, interfaces, config).and_then(|(ingress, egress)| {
+        let loaded = present(interfaces).map_err(AttachError::from).and_then(|devices| {
+            let (ingress, egress) = load(plan, pins, &place, &devices, config)?;
             counts::describe(&generation, &config.limits, &ingress, egress.as_ref())?;
             Ok((ingress, egress))
         });
         if loaded.is_err() {
             let _ = generation.remove();
             // What stays is found and taken out by the next attempt; the failure itself is what is told.
-            let _ = pins.discard_next();
+            let _ = pins.discard_change();
             pins.clear_unless_linked();
         }
         let (ingress, egress) = loaded?;
@@ -122,11 +124,8 @@ impl Change {
             None => None,
         };
         notes.extend(self.restore_table());
-        for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
-            for interface in interfaces {
-                notes.extend(datapath.attach(interface, config.agent.attach)?);
-            }
-        }
+        self.attach(config, interfaces)?;
+        pins.commit()?;
         wait_for_packets();
         if let Some(carrying) = carrying {
             if carrying.lost() > 0 {
@@ -135,9 +134,7 @@ impl Change {
             }
             carrying.finish();
         }
-        pins.settle(&self.place)?;
-        let all: Vec<&Datapath> = std::iter::once(&self.ingress).chain(&self.egress).collect();
-        release_others(&all);
+        pins.complete()?;
         Ok(notes)
     }
 
@@ -175,36 +172,64 @@ impl Change {
         Ok(())
     }
 
-    /// Takes back what [`Change::put_in_force`] did before it failed; hooks that another policy held before are its own
-    /// to take again.
-    pub fn undo(self, pins: &PinDirectory) {
-        if let Some(egress) = self.egress {
-            egress.abandon();
+    /// What may be refused comes first. Programs are replaced last, so that the old policy and the new one are in effect
+    /// side by side for as short as can be.
+    fn attach(&mut self, config: &Config, interfaces: &[String]) -> Result<(), AttachError> {
+        let devices = present(interfaces)?;
+        let attach = config.agent.attach;
+        let mut datapaths: Vec<&mut Datapath> = std::iter::once(&mut self.ingress).chain(&mut self.egress).collect();
+        let mut steps = Vec::new();
+        for (nth, datapath) in datapaths.iter().enumerate() {
+            steps.extend(devices.iter().map(|device| (datapath.step(device, attach), nth, device)));
         }
-        self.ingress.abandon();
-        let _ = pins.before();
-        wait_for_packets();
+        steps.sort_by_key(|(step, ..)| *step);
+        for (_, nth, device) in steps {
+            let Some(datapath) = datapaths.get_mut(nth) else { continue };
+            match datapath.attach_in_change(device, attach) {
+                // It is attached when it is there, or up.
+                Err(error) if error.is_of_the_interface() => {}
+                attached => attached?,
+            }
+        }
+        Ok(())
     }
+
+    /// Takes back what [`Change::put_in_force`] did before it failed: every hook has its program of before.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to; the next change or agent tries it again.
+    pub fn undo(self, pins: &PinDirectory) -> Result<(), LoadError> {
+        drop((self.ingress, self.egress));
+        pins.roll_back()?;
+        pins.clear_unless_linked();
+        wait_for_packets();
+        Ok(())
+    }
+}
+
+fn present(interfaces: &[String]) -> Result<Vec<Interface>, LoadError> {
+    host_links::present(interfaces).map_err(LoadError::Interfaces)
 }
 
 fn load(
     plan: Plan,
     pins: &PinDirectory,
     place: &TablePlace,
-    interfaces: &[String],
+    devices: &[Interface],
     config: &Config,
 ) -> Result<(Datapath, Option<Datapath>), AttachError> {
-    for interface in interfaces {
-        pins.check_others(interface, Direction::Ingress)?;
+    for device in devices {
+        pins.check_others(device, Direction::Ingress)?;
         if plan.egress.is_some() {
-            pins.check_others(interface, Direction::Egress)?;
+            pins.check_others(device, Direction::Egress)?;
         }
     }
     let mut ingress = Datapath::load_at(plan.ingress, pins, place)?;
     let mut egress = plan.egress.map(|image| Datapath::load_at(image, pins, place)).transpose()?;
     for datapath in std::iter::once(&mut ingress).chain(&mut egress) {
-        for interface in interfaces {
-            datapath.prepare_for(interface, config.agent.attach)?;
+        for device in devices {
+            datapath.prepare_for(device, config.agent.attach)?;
         }
     }
     Ok((ingress, egress))

@@ -16,6 +16,7 @@ pub mod decide;
 pub mod doctor;
 pub mod events;
 pub mod groups;
+pub mod host_links;
 pub mod host_load;
 pub mod link;
 pub mod live;

@@ -19,15 +19,16 @@ use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
 use crate::counts;
 use crate::datapath::{
     AttachError, AttachMode, Bans, Datapath, EventRing, Generation, LoadError, OwnAddresses, PinDirectory, PinLock,
-    SavedTable,
+    SavedTable, Turn,
 };
 use crate::events::Event;
+use crate::host_links;
 use crate::host_load::{HostLoad, ROOM, RoomDecision};
 use crate::stacking;
 use crate::state::{MOST_TABLE_WORDS, Moment, Restore, Saved};
 use crate::stats::{
-    BanStatus, BansRow, Counted, CountedDocument, InterfaceStatus, Live, Reader, Status, View, ViewQuery,
-    monotonic_nanoseconds, seconds_until,
+    BanStatus, BansRow, Counted, CountedDocument, InterfaceState, InterfaceStatus, Live, Reader, Status, View,
+    ViewQuery, monotonic_nanoseconds, seconds_until,
 };
 
 /// How often bans that have ended are cleared away and the host's load is looked at.
@@ -55,6 +56,8 @@ struct InForce {
     egress: Option<Datapath>,
     /// What was noteworthy when it was put in force.
     notes: Vec<String>,
+    /// Interfaces of the config that the host was last reported not to have.
+    missing: Vec<String>,
     bans: BanList,
     runtime: Runtime,
     load: Option<HostLoad>,
@@ -171,6 +174,16 @@ impl Service {
         in_force.follow_the_host()
     }
 
+    /// Attaches to what the host has of the config's interfaces, and releases what it has no more. Without a change only
+    /// what was taken off by others is looked for.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not tell which interfaces there are.
+    pub fn follow_host(&self, is_changed: bool) -> Result<Vec<Turn>, LoadError> {
+        self.lock().follow_interfaces(is_changed)
+    }
+
     /// Leaves, as the config has it: with the limits in force or without.
     ///
     /// # Errors
@@ -250,25 +263,7 @@ impl Service {
 
     fn status(&self, in_force: &InForce) -> Result<Status, LoadError> {
         let (totals, sources, bypass) = self.reader(in_force).totals()?;
-        let attached = in_force.ingress.attached();
-        let attached = attached.iter().map(|attached| InterfaceStatus {
-            name: attached.interface.clone(),
-            attach: Some(attached.mode),
-            enforced_by: Vec::new(),
-            reason: None,
-        });
-        let mut interfaces: Vec<InterfaceStatus> = attached.collect();
-        for covered in stacking::placements(&in_force.config).unwrap_or_default() {
-            let is_attached = interfaces.iter().any(|interface| interface.name == covered.interface);
-            if !is_attached && !covered.enforces() {
-                interfaces.push(InterfaceStatus {
-                    name: covered.interface,
-                    attach: None,
-                    enforced_by: covered.enforced_by,
-                    reason: covered.reason,
-                });
-            }
-        }
+        let interfaces = in_force.interfaces()?;
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             mode: in_force.config.agent.mode.to_string(),
@@ -316,7 +311,7 @@ impl InForce {
         let (mut notes, bans, runtime) = match put(&mut change) {
             Ok(put) => put,
             Err(error) => {
-                change.undo(pins);
+                undo(change, pins);
                 return Err(error);
             }
         };
@@ -328,6 +323,7 @@ impl InForce {
             ingress: change.ingress,
             egress: change.egress,
             notes,
+            missing: Vec::new(),
             bans,
             runtime,
             load: HostLoad::new().ok(),
@@ -361,10 +357,8 @@ impl InForce {
         let notes = match put(&mut change) {
             Ok(notes) => notes,
             Err(error) => {
-                for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
-                    datapath.attach_again(self.config.agent.attach);
-                }
-                change.undo(pins);
+                undo(change, pins);
+                std::iter::once(&mut self.ingress).chain(&mut self.egress).for_each(Datapath::reopen);
                 // What it counted for a moment counts on.
                 self.counted = fold(pins, &self.generation, &mut Vec::new()).unwrap_or_else(|| self.counted.clone());
                 return Err(error);
@@ -382,6 +376,7 @@ impl InForce {
         self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster && limit.name == *name));
         (self.ingress, self.egress) = (ingress, egress);
         (self.config, self.notes) = (config, notes);
+        noted.extend(self.interface_notes());
         Ok(noted)
     }
 
@@ -416,7 +411,88 @@ impl InForce {
 
     fn notes(&self) -> Vec<String> {
         let queueing = self.egress.iter().flat_map(Datapath::queueing_notes);
-        self.notes.iter().cloned().chain(queueing).chain(stacking::gaps(&self.config)).collect()
+        let stacked = stacking::gaps(&self.config);
+        self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing).chain(stacked).collect()
+    }
+
+    fn datapaths(&self) -> impl Iterator<Item = &Datapath> {
+        std::iter::once(&self.ingress).chain(&self.egress)
+    }
+
+    fn interface_notes(&self) -> Vec<String> {
+        let missing = host_links::missing_notes(&self.config);
+        missing.into_iter().chain(self.datapaths().flat_map(Datapath::interface_notes)).collect()
+    }
+
+    /// Each interface of the config, as the kernel says now.
+    fn interfaces(&self) -> Result<Vec<InterfaceStatus>, LoadError> {
+        let names = host_links::interfaces(&self.config).map_err(LoadError::Interfaces)?;
+        let devices = host_links::present(&names).map_err(LoadError::Interfaces)?;
+        let missing = host_links::missing(&self.config).map_err(LoadError::Interfaces)?;
+        let plain =
+            |name, attach, state| InterfaceStatus { name, attach, state, enforced_by: Vec::new(), reason: None };
+        let mut interfaces: Vec<_> = devices
+            .into_iter()
+            .map(|device| {
+                let (attach, state) = self.state_of(device.index);
+                plain(device.name, attach, state)
+            })
+            .collect();
+        for covered in stacking::placements(&self.config).map_err(LoadError::Interfaces)? {
+            if covered.enforces() {
+                continue;
+            }
+            let is_attached =
+                |name: &String| interfaces.iter().any(|on| on.name == *name && on.state == InterfaceState::Attached);
+            let is_enforced = covered.enforced_by.iter().all(is_attached);
+            let state = if is_enforced { InterfaceState::Attached } else { InterfaceState::Detached };
+            let (enforced_by, reason) = (covered.enforced_by, covered.reason);
+            interfaces.push(InterfaceStatus { enforced_by, reason, ..plain(covered.interface, None, state) });
+        }
+        interfaces.extend(missing.into_iter().map(|name| plain(name, None, InterfaceState::Missing)));
+        Ok(interfaces)
+    }
+
+    fn state_of(&self, index: u32) -> (Option<AttachMode>, InterfaceState) {
+        let on_it: Vec<_> = self.datapaths().map(|datapath| datapath.in_force_on(index)).collect();
+        let attach = on_it.iter().flatten().next().map(|attached| attached.mode);
+        let trouble = self.datapaths().find_map(|datapath| datapath.trouble_on(index));
+        let state = match trouble {
+            _ if on_it.iter().all(Option::is_some) => InterfaceState::Attached,
+            Some(trouble) if trouble.is_down() => InterfaceState::Down,
+            Some(_) => InterfaceState::Failed,
+            None => InterfaceState::Detached,
+        };
+        (attach, state)
+    }
+
+    fn follow_interfaces(&mut self, is_changed: bool) -> Result<Vec<Turn>, LoadError> {
+        if !is_changed && !self.datapaths().any(Datapath::needs_a_look) {
+            return Ok(Vec::new());
+        }
+        let names = host_links::interfaces(&self.config).map_err(LoadError::Interfaces)?;
+        let devices = host_links::present(&names).map_err(LoadError::Interfaces)?;
+        let missing = host_links::missing(&self.config).map_err(LoadError::Interfaces)?;
+        let mut turns: Vec<Turn> = Vec::new();
+        for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress) {
+            for turn in datapath.follow(&devices, self.config.agent.attach) {
+                // Both directions have the same to report, as a rule.
+                if !turns
+                    .iter()
+                    .any(|known| (&known.interface, known.is_attached) == (&turn.interface, turn.is_attached))
+                {
+                    turns.push(turn);
+                }
+            }
+        }
+        for name in missing.iter().filter(|name| !self.missing.contains(name)) {
+            if !turns.iter().any(|turn| turn.interface == *name) {
+                let reason = "this host has no such interface; it will be attached when it appears".to_owned();
+                turns.push(Turn { interface: name.clone(), is_attached: false, reason });
+            }
+        }
+        self.missing = missing;
+        Ok(turns)
     }
 
     /// Has the kernel programs reply in the name of the addresses that this host has now.
@@ -530,6 +606,12 @@ fn fold(pins: &PinDirectory, generation: &Generation, notes: &mut Vec<String>) -
             notes.push(format!("counters of earlier policies could not be added up: {error}"));
             None
         }
+    }
+}
+
+fn undo(change: Change, pins: &PinDirectory) {
+    if let Err(error) = change.undo(pins) {
+        eprintln!("error: {error}");
     }
 }
 

@@ -87,11 +87,9 @@ pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
 
 /// An interface: how it is attached, or which others charge its packets and why.
 fn interface(interface: &InterfaceStatus) -> String {
-    let InterfaceStatus { name, attach, enforced_by, reason } = interface;
-    match (attach, reason) {
-        (Some(mode), _) => format!("{name} ({mode})"),
-        (None, Some(reason)) => format!("{name} (enforced by {}: {reason})", enforced_by.join(", ")),
-        (None, None) => format!("{name} (not attached)"),
+    match &interface.reason {
+        Some(reason) => format!("{} (enforced by {}: {reason})", interface.name, interface.enforced_by.join(", ")),
+        None => interface.to_string(),
     }
 }
 

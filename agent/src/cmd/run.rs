@@ -38,7 +38,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    let interfaces = live::interfaces(&config).map_err(anyhow::Error::msg)?;
+    let interfaces = live::interfaces(&config).context("reading this host's interfaces")?;
     let file = options.config.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(async {
@@ -82,6 +82,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
             () = server.serve(Arc::clone(&agent)) => {}
             () = supervisor.keep_alive() => {}
             () = keep_up(&packets) => {}
+            () = live::follow_interfaces(Arc::clone(&agent)) => {}
             () = groups.keep_filled() => {}
             () = feed.run() => {}
             () = live::changes(Arc::clone(&agent), hang_up) => {}
@@ -117,7 +118,7 @@ fn hold_packets(
     interfaces: &[String],
     restore: Option<&Restore>,
 ) -> anyhow::Result<Option<Arc<Service>>> {
-    if !applications::holds_packets(config, interfaces) {
+    if !applications::holds_packets(config) {
         return Ok(None);
     }
     let pins = PinDirectory::open(&config.agent.pins)?;

@@ -5,22 +5,45 @@ use std::io;
 use common::packet::{Direction, Link};
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, Nla as _};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// What the frames of a device begin with.
+/// How often a list that changes while it is read is read again.
+const ATTEMPTS: u32 = 20;
+/// From Linux's uapi/linux/netlink.h; in requests this bit means something else.
+const NLM_F_DUMP_INTR: u16 = 0x10;
+
+/// An interface as the kernel reports it at one instant.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Its index, which stays the same while it is renamed.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// What its frames begin with; `Err` with their type if that is neither Ethernet nor IP.
+    pub link: Result<Link, String>,
+    /// Whether it is set up.
+    pub is_up: bool,
+}
+
+/// This host's interfaces, which are those of the agent's network namespace.
 ///
 /// # Errors
 ///
-/// When the kernel does not tell, or the device's frames begin with something that is neither Ethernet nor IP.
-pub fn link(index: u32) -> io::Result<Link> {
+/// When the kernel does not tell.
+pub fn interfaces() -> io::Result<Vec<Interface>> {
     let answers = ask(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
-    let link_layer = answers.into_iter().find_map(|answer| match answer {
-        RouteNetlinkMessage::NewLink(link) if link.header.index == index => Some(link.header.link_layer_type),
+    Ok(answers.into_iter().filter_map(interface).collect())
+}
+
+fn interface(answer: RouteNetlinkMessage) -> Option<Interface> {
+    let RouteNetlinkMessage::NewLink(link) = answer else { return None };
+    let name = link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.clone()),
         _ => None,
     });
-    match link_layer.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))? {
+    let kind = match link.header.link_layer_type {
         LinkLayerType::Ether | LinkLayerType::Loopback => Ok(Link::Ethernet),
         // Tunnels: tun, WireGuard, IP in IP, GRE, SIT.
         LinkLayerType::None
@@ -30,8 +53,10 @@ pub fn link(index: u32) -> io::Result<Link> {
         | LinkLayerType::Ipgre
         | LinkLayerType::Ppp
         | LinkLayerType::Rawip => Ok(Link::RawIp),
-        other => Err(io::Error::other(format!("its frames are of type {other:?}, neither Ethernet nor IP"))),
-    }
+        other => Err(format!("{other:?}")),
+    };
+    let is_up = link.header.flags.contains(LinkFlags::Up);
+    Some(Interface { index: link.header.index, name: name?, link: kind, is_up })
 }
 
 /// The XDP programs of a device, by their numbers.
@@ -58,34 +83,56 @@ pub fn xdp_programs(index: u32) -> io::Result<Vec<u32>> {
         .collect())
 }
 
-/// The programs that are filters of the clsact queueing discipline on one side of a device, by their numbers.
-///
-/// # Errors
-///
-/// When the kernel does not tell.
-pub fn filter_programs(index: u32, direction: Direction) -> io::Result<Vec<u32>> {
+/// A filter of the clsact queueing discipline that is a program.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    /// Its place.
+    pub handle: TcHandle,
+    /// Filters of a smaller one come first.
+    pub priority: u16,
+    /// As who made it named it.
+    pub name: String,
+    /// The program's number.
+    pub program: Option<u32>,
+}
+
+/// The parent of the filters of one direction.
+pub fn side(direction: Direction) -> TcHandle {
     let minor = match direction {
         Direction::Ingress => TcHandle::MIN_INGRESS,
         Direction::Egress => TcHandle::MIN_EGRESS,
     };
+    TcHandle { major: u16::MAX, minor }
+}
+
+/// The programs that are filters of the clsact queueing discipline on one side of a device.
+///
+/// # Errors
+///
+/// When the kernel does not tell.
+pub fn filters(index: u32, direction: Direction) -> io::Result<Vec<Filter>> {
     let mut question = TcMessage::with_index(index as i32);
-    question.header.parent = TcHandle { major: u16::MAX, minor };
+    question.header.parent = side(direction);
     let answers = ask(RouteNetlinkMessage::GetTrafficFilter(question))?;
-    let attributes = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewTrafficFilter(filter) => Some(filter.attributes),
-        _ => None,
-    });
-    let options = attributes.flatten().filter_map(|attribute| match attribute {
+    Ok(answers.into_iter().filter_map(program_filter).collect())
+}
+
+fn program_filter(answer: RouteNetlinkMessage) -> Option<Filter> {
+    let RouteNetlinkMessage::NewTrafficFilter(message) = answer else { return None };
+    let (handle, priority) = (message.header.handle, (message.header.info >> 16) as u16);
+    let options = message.attributes.into_iter().find_map(|attribute| match attribute {
         TcAttribute::Options(options) => Some(options),
         _ => None,
-    });
-    Ok(options
-        .flatten()
-        .filter_map(|option| match option {
-            TcOption::Bpf(TcFilterBpfOption::ProgId(id)) => Some(id),
-            _ => None,
-        })
-        .collect())
+    })?;
+    let (mut name, mut program) = (String::new(), None);
+    for option in options {
+        match option {
+            TcOption::Bpf(TcFilterBpfOption::ProgName(text)) => name = text,
+            TcOption::Bpf(TcFilterBpfOption::ProgId(id)) => program = Some(id),
+            _ => {}
+        }
+    }
+    Some(Filter { handle, priority, name, program })
 }
 
 /// The queueing disciplines of a device that packets pass before they are sent: the root's, and those of the queues
@@ -170,11 +217,26 @@ fn kind(discipline: &TcMessage) -> Option<String> {
 
 /// Asks the kernel for a list, and waits for all of it.
 pub(super) fn ask(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    for _ in 0..ATTEMPTS {
+        match exchange(question.clone(), NLM_F_DUMP | NLM_F_REQUEST) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            answers => return answers,
+        }
+    }
+    Err(io::Error::other("the kernel's list kept changing while it was read"))
+}
+
+/// Has the kernel change something, and waits until it has. `flags` ask for an acknowledgement.
+pub(super) fn order(order: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    exchange(order, flags).map(drop)
+}
+
+fn exchange(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    header.flags = flags;
     let mut request = NetlinkMessage::new(header, NetlinkPayload::from(question));
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
@@ -186,8 +248,14 @@ pub(super) fn ask(question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkM
         let mut rest = part.as_slice();
         while !rest.is_empty() {
             let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
+            // Something may be missing from a list that changed meanwhile.
+            if message.header.flags & NLM_F_DUMP_INTR != 0 {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             match message.payload {
                 NetlinkPayload::Done(_) => return Ok(answers),
+                // An error of none is the acknowledgement.
+                NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
                 NetlinkPayload::InnerMessage(answer) => answers.push(answer),
                 _ => {}

@@ -9,7 +9,6 @@ use aya::programs::ProgramError;
 use thiserror::Error;
 
 use super::release;
-use super::traffic_control::TcAttachError;
 
 /// Loading or reading failed.
 #[derive(Debug, Error)]
@@ -78,6 +77,19 @@ pub enum LoadError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// The kernel does not tell which interfaces there are.
+    #[error("reading this host's interfaces failed: {0}")]
+    Interfaces(io::Error),
+    /// What was there before a change cannot be put back.
+    #[error(
+        "putting back the program of hook {hook}, as it was before the change, failed: {reason}; it is tried again by the next reload or start"
+    )]
+    Restore {
+        /// Which.
+        hook: String,
+        /// Why.
+        reason: io::Error,
     },
     /// Another agent uses the pins.
     #[error(
@@ -174,12 +186,26 @@ pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
 #[derive(Debug, Error)]
 pub enum AttachError {
     /// No such interface.
-    #[error("there is no interface {interface} on this host; it has {present}")]
+    #[error("interface `{interface}` not found (available: {present})")]
     NoInterface {
         /// What was asked for.
         interface: String,
         /// What there is.
         present: String,
+    },
+    /// It is not up, and its driver wants that.
+    #[error(
+        "{interface} is down, and its driver attaches a program only while it is up: ip link set dev {interface} up"
+    )]
+    Down {
+        /// Which interface.
+        interface: String,
+    },
+    /// It was removed at this moment.
+    #[error("interface {interface} was removed while it was being attached")]
+    Gone {
+        /// Which interface.
+        interface: String,
     },
     /// The hook is taken.
     #[error(
@@ -237,15 +263,15 @@ pub enum AttachError {
         /// Which interface.
         interface: String,
         /// What the kernel said.
-        source: TcAttachError,
+        source: io::Error,
     },
     /// Anything else.
     #[error("attaching to {interface} failed: {source}")]
     Other {
         /// Which interface.
         interface: String,
-        /// What aya said.
-        source: ProgramError,
+        /// What the kernel said.
+        source: io::Error,
     },
     /// The link cannot be pinned.
     #[error("pinning the link of {interface} failed: {reason}")]
@@ -266,15 +292,22 @@ impl AttachError {
         Self::Pin { interface: interface.to_owned(), reason: reason.to_string() }
     }
 
+    /// Whether it is the interface that has to change, as it may at any time: nothing is wrong with the policy.
+    pub(crate) const fn is_of_the_interface(&self) -> bool {
+        matches!(self, Self::Down { .. } | Self::Gone { .. } | Self::NoInterface { .. })
+    }
+
     /// Whether another hook may do where this one does not.
     pub(super) const fn is_of_the_hook(&self) -> bool {
         matches!(self, Self::Taken { .. } | Self::NotNative { .. })
     }
 
     /// Sorts out what attaching by traffic control can fail of.
-    pub(super) fn from_tc(interface: &str, error: TcAttachError) -> Self {
+    pub(super) fn from_tc(interface: &str, error: io::Error) -> Self {
         let interface = interface.to_owned();
-        match errno(&error) {
+        match error.raw_os_error() {
+            Some(libc::ENETDOWN) => Self::Down { interface },
+            Some(libc::ENODEV) => Self::Gone { interface },
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
             // The place of our filter among those of a device is taken by one that has its handle.
             Some(libc::EEXIST) => Self::OtherWeir { interface, program: "a filter with Weir's handle".to_owned() },
@@ -282,10 +315,12 @@ impl AttachError {
         }
     }
 
-    /// Sorts out what attaching can fail of.
-    pub(super) fn from_program(interface: &str, error: ProgramError) -> Self {
+    /// Sorts out what attaching by XDP can fail of.
+    pub(super) fn from_xdp(interface: &str, error: io::Error) -> Self {
         let interface = interface.to_owned();
-        match errno(&error) {
+        match error.raw_os_error() {
+            Some(libc::ENETDOWN) => Self::Down { interface },
+            Some(libc::ENODEV) => Self::Gone { interface },
             Some(libc::EBUSY | libc::EEXIST) => Self::Taken { interface },
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface },
             Some(libc::EOPNOTSUPP) => Self::NotNative { reason: "it does not implement it".to_owned(), interface },

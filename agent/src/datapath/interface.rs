@@ -1,21 +1,20 @@
 //! Interfaces and the hooks on them.
 
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::xdp::{XdpLink, XdpMode};
-use aya::programs::{SchedClassifier, Xdp};
+use aya::programs::ProgramError;
 use common::packet::{Direction, Link};
 use common::rule::{Action, Cost, Rule};
 use serde::{Deserialize, Serialize};
 
+use super::device::Interface;
 use super::error::{AttachError, LoadError};
-use super::pins::{Holder, Hook};
-use super::traffic_control::TcHold;
+use super::pins::{Hook, HookOf, HookPins, PinDirectory};
 use super::{Datapath, Entry, device, traffic_control};
 use crate::config::policy::{self, Attach, Limit, Unit};
+use crate::link::{self, Link as BpfLink};
 
 /// A link that was let go of without being told to, by an `rm` of its pin or the end of its agent, leaves its hook when the
 /// kernel gets round to it, which is soon and not at once.
@@ -34,22 +33,36 @@ pub enum AttachMode {
     Tc,
 }
 
+/// What a change does to an interface. A change takes these steps in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    /// Nothing of ours is there. This may be refused, and takes its time.
+    New,
+    /// Another hook is used from now on.
+    Hook,
+    /// The hook stays, and has another program.
+    Program,
+}
+
 /// A hook that is ours.
 #[derive(Debug)]
 pub struct Attached {
-    /// The interface's name.
+    /// The interface's name, as it was when it was last looked at.
     pub interface: String,
     /// Its index.
     pub index: u32,
     /// How.
     pub mode: AttachMode,
-    hook: Hook,
-    holder: Holder,
-    /// Whether this agent attached it, and not one before.
-    is_new: bool,
-    /// Keeps the hook as long as it lives; the pin keeps it longer.
-    #[expect(dead_code, reason = "held for what dropping it does")]
-    link: Option<FdLink>,
+    /// What its frames began with.
+    pub(super) frames: Link,
+    pub(super) of: HookOf,
+    /// The number of the program that belongs there.
+    program: u32,
+    note: Option<String>,
+    /// `None` for a filter. Keeps the hook as long as it lives; the pin keeps it longer.
+    link: Option<BpfLink>,
+    /// When its program was first found to be off the hook.
+    pub(super) lost: Option<Instant>,
 }
 
 impl std::fmt::Display for AttachMode {
@@ -63,131 +76,225 @@ impl std::fmt::Display for AttachMode {
 }
 
 impl Datapath {
-    /// Attaches the policy to an interface, in place of the one that an earlier agent left there. Returns what an
-    /// operator should know of it.
+    /// Attaches the policy to an interface at once, in place of the one that is there. Returns what an operator should
+    /// know of it.
     ///
     /// # Errors
     ///
     /// When the interface does not exist, its hook is taken or its driver cannot.
     pub fn attach(&mut self, interface: &str, attach: Attach) -> Result<Option<String>, AttachError> {
-        let (index, link) = found(interface)?;
+        let device = found(interface)?;
+        self.attach_at(&device, attach, &self.pins.hooks())?;
+        Ok(self.attached.iter().find(|attached| attached.index == device.index).and_then(|it| it.note.clone()))
+    }
+
+    /// Attaches the policy to an interface as part of a change, which [`PinDirectory::commit`] puts in effect and
+    /// [`PinDirectory::roll_back`] undoes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datapath::attach`].
+    pub fn attach_in_change(&mut self, device: &Interface, attach: Attach) -> Result<(), AttachError> {
+        self.attach_at(device, attach, &HookPins::at(self.pins.next()))
+    }
+
+    pub(super) fn attach_at(&mut self, device: &Interface, attach: Attach, to: &HookPins) -> Result<(), AttachError> {
+        let link = frames(device)?;
         if self.direction() == Direction::Egress {
-            self.attach_tc(interface, index, link)?;
-            return Ok(None);
+            return self.attach_tc(device, link, to, None);
         }
+        let name = &device.name;
         match (attach, link) {
-            (Attach::Native | Attach::Generic, Link::RawIp) => {
-                return Err(AttachError::NoEthernet { interface: interface.to_owned() });
-            }
+            (Attach::Native | Attach::Generic, Link::RawIp) => Err(AttachError::NoEthernet { interface: name.clone() }),
             (Attach::Generic, Link::Ethernet) => {
-                self.attach_xdp(interface, index, XdpMode::Skb)?;
-                if !self.settings.buffer_layout.is_known() {
-                    return Ok(Some(format!(
-                        "{interface} counts a buffer of merged packets as one packet: generic XDP reads their number \
-                         through BTF, which this kernel lacks or lockdown forbids; use attach = \"tc\""
-                    )));
-                }
+                let is_known = self.settings.buffer_layout.is_known();
+                let note = (!is_known).then(|| {
+                    format!(
+                        "{name} counts a buffer of merged packets as one packet: generic XDP reads their number through \
+                         BTF, which this kernel lacks or lockdown forbids; use attach = \"tc\""
+                    )
+                });
+                self.attach_xdp(device, Hook::XdpGeneric, to, note)
             }
-            (Attach::Native, Link::Ethernet) => self.attach_xdp(interface, index, XdpMode::Driver)?,
-            (Attach::Tc, _) => self.attach_tc(interface, index, link)?,
+            (Attach::Native, Link::Ethernet) => self.attach_xdp(device, Hook::Xdp, to, None),
+            (Attach::Tc, _) => self.attach_tc(device, link, to, None),
             (Attach::Auto, Link::RawIp) => {
-                self.attach_tc(interface, index, link)?;
-                return Ok(Some(format!("{interface} is held by traffic control: its frames have no Ethernet header")));
+                let note = format!("{name} is held by traffic control: its frames have no Ethernet header");
+                self.attach_tc(device, link, to, Some(note))
             }
             (Attach::Auto, Link::Ethernet) if self.settings.mark_in_use != 0 => {
-                self.attach_tc(interface, index, link)?;
-                return Ok(Some(format!("{interface} is held by traffic control: XDP cannot mark packets")));
+                let note = format!("{name} is held by traffic control: XDP cannot mark packets");
+                self.attach_tc(device, link, to, Some(note))
             }
-            (Attach::Auto, Link::Ethernet) => match self.attach_xdp(interface, index, XdpMode::Driver) {
+            (Attach::Auto, Link::Ethernet) => match self.attach_xdp(device, Hook::Xdp, to, None) {
                 Err(reason) if reason.is_of_the_hook() => {
-                    self.attach_tc(interface, index, link)?;
-                    return Ok(Some(format!("{interface} is held by traffic control, which costs more: {reason}")));
+                    let note = format!("{name} is held by traffic control, which costs more: {reason}");
+                    self.attach_tc(device, link, to, Some(note))
                 }
-                attached => attached?,
+                attached => attached,
             },
         }
-        Ok(None)
     }
 
-    fn attach_xdp(&mut self, interface: &str, index: u32, mode: XdpMode) -> Result<(), AttachError> {
-        self.prepare(Entry::Xdp)?;
-        let (mode, hook, other, told) = match mode {
-            XdpMode::Skb => (mode, Hook::XdpGeneric, Hook::Xdp, AttachMode::Generic),
-            _ => (XdpMode::Driver, Hook::Xdp, Hook::XdpGeneric, AttachMode::Native),
+    fn attach_xdp(
+        &mut self,
+        device: &Interface,
+        hook: Hook,
+        to: &HookPins,
+        note: Option<String>,
+    ) -> Result<(), AttachError> {
+        let (other, mode) = match hook {
+            Hook::XdpGeneric => (Hook::Xdp, AttachMode::Generic),
+            _ => (Hook::XdpGeneric, AttachMode::Native),
         };
-        let pin = self.pins.hook(interface, hook, Holder::Link);
-        // An interface has one XDP hook. Only where the operator asked for another mode is there a gap.
-        let _ = crate::link::release(&self.pins.hook(interface, other, Holder::Link));
-        let program: &mut Xdp = self.program(Entry::Xdp)?;
-        let (link, is_new) = match take_over(program, &pin) {
-            Some(link) => (link, false),
-            None => {
-                let deadline = Instant::now() + LETTING_GO;
-                let link = loop {
-                    let attached = program.attach_to_if_index(index, mode).and_then(|id| program.take_link(id));
-                    match attached.map_err(|error| AttachError::from_program(interface, error)) {
-                        Err(AttachError::Taken { .. }) if Instant::now() < deadline => thread::sleep(A_MOMENT),
-                        attached => break attached?,
-                    }
-                };
-                let link = FdLink::try_from(link).map_err(|error| AttachError::pin(interface, &error))?;
-                (pinned(link, &pin, interface)?, true)
-            }
-        };
-        self.attached.push(Attached {
-            interface: interface.to_owned(),
-            index,
-            mode: told,
-            hook,
-            holder: Holder::Link,
-            is_new,
-            link: Some(link),
-        });
-        Ok(())
+        self.make_room(device, HookOf { hook: other, index: device.index }, to)?;
+        self.hold(device, Link::Ethernet, Entry::Xdp, HookOf { hook, index: device.index }, mode, to, note)
     }
 
-    fn attach_tc(&mut self, interface: &str, index: u32, link: Link) -> Result<(), AttachError> {
+    /// Takes the program of the other mode of XDP off, since an interface has one hook for both. Traffic control holds
+    /// the packets until the change is over.
+    fn make_room(&mut self, device: &Interface, other: HookOf, to: &HookPins) -> Result<(), AttachError> {
+        let Ok(link) = BpfLink::open(&self.pins.hooks().link(other)) else { return Ok(()) };
+        if link.info().is_ok_and(|info| info.interface != device.index) {
+            return Ok(());
+        }
+        let of = HookOf { hook: Hook::TcIngress, index: device.index };
+        if to.folder() != self.pins.path() && !self.pins.hooks().all().contains(&of) {
+            self.prepare(Entry::Tc)?;
+            let program = self.entry(Entry::Tc)?;
+            let bridge = to.bridge();
+            std::fs::create_dir_all(bridge.folder())
+                .map_err(|source| LoadError::PinDirectory { path: bridge.folder().to_owned(), source })?;
+            self.put(device, of, program.as_fd(), &bridge)?;
+        }
+        link.detach().map_err(|error| AttachError::from_xdp(&device.name, error))
+    }
+
+    fn attach_tc(
+        &mut self,
+        device: &Interface,
+        link: Link,
+        to: &HookPins,
+        note: Option<String>,
+    ) -> Result<(), AttachError> {
         let entry = match link {
             Link::Ethernet => Entry::Tc,
             Link::RawIp => Entry::TcIp,
         };
-        self.prepare(entry)?;
-        let direction = self.direction();
-        let hook = match direction {
+        let hook = match self.direction() {
             Direction::Ingress => Hook::TcIngress,
             Direction::Egress => Hook::TcEgress,
         };
-        let holder = if traffic_control::has_tcx() { Holder::Link } else { Holder::Filter };
-        let pin = self.pins.hook(interface, hook, holder);
-        let program: &mut SchedClassifier = self.program(entry)?;
-        let (held, is_new) = traffic_control::attach(program, interface, direction, &pin)
-            .map_err(|error| AttachError::from_tc(interface, error))?;
-        let link = match held {
-            TcHold::Link(link) if is_new => Some(pinned(link, &pin, interface)?),
-            TcHold::Link(link) => Some(link),
-            TcHold::Filter => None,
-        };
+        self.hold(device, link, entry, HookOf { hook, index: device.index }, AttachMode::Tc, to, note)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what an attachment consists of")]
+    fn hold(
+        &mut self,
+        device: &Interface,
+        frames: Link,
+        entry: Entry,
+        of: HookOf,
+        mode: AttachMode,
+        to: &HookPins,
+        note: Option<String>,
+    ) -> Result<(), AttachError> {
+        self.prepare(entry)?;
+        let program = self.entry(entry)?;
+        let link = self.put(device, of, program.as_fd(), to)?;
+        let program = link::program_id(program.as_fd()).map_err(|error| AttachError::pin(&device.name, &error))?;
+        self.attached.retain(|attached| attached.index != device.index);
+        let interface = device.name.clone();
         self.attached.push(Attached {
-            interface: interface.to_owned(),
-            index,
-            mode: AttachMode::Tc,
-            hook,
-            holder,
-            is_new,
+            interface,
+            index: device.index,
+            mode,
+            frames,
+            of,
+            program,
+            note,
             link,
+            lost: None,
         });
         Ok(())
+    }
+
+    /// Puts a program on a hook: in place of ours that is there, or as a new one that is pinned in `to`.
+    fn put(
+        &self,
+        device: &Interface,
+        of: HookOf,
+        program: BorrowedFd<'_>,
+        to: &HookPins,
+    ) -> Result<Option<BpfLink>, AttachError> {
+        // First of all: whatever is on the hook from here on is found by this pin.
+        to.keep_program(of, program)?;
+        let held = self.put_pinned(device, of, program, to);
+        if held.is_err() && !self.pins.hooks().link(of).exists() {
+            // What cannot be removed is of no consequence: it is of a hook that nothing is on.
+            let _ = link::remove(&to.program(of));
+        }
+        held
+    }
+
+    fn put_pinned(
+        &self,
+        device: &Interface,
+        of: HookOf,
+        program: BorrowedFd<'_>,
+        to: &HookPins,
+    ) -> Result<Option<BpfLink>, AttachError> {
+        let name = device.name.as_str();
+        let Some(target) = of.hook.target() else {
+            return match traffic_control::put_filter(&self.pins, of, program) {
+                Ok(()) => Ok(None),
+                Err(error) => Err(AttachError::from_tc(name, error)),
+            };
+        };
+        let fail = |error| match of.hook {
+            Hook::Xdp | Hook::XdpGeneric => AttachError::from_xdp(name, error),
+            Hook::TcIngress | Hook::TcEgress => AttachError::from_tc(name, error),
+        };
+        if let Ok(link) = BpfLink::open(&self.pins.hooks().link(of))
+            && link.info().is_ok_and(|info| info.interface == of.index)
+        {
+            match link.update(program) {
+                Ok(()) => return Ok(Some(link)),
+                // It was detached, or its interface removed, at this moment.
+                Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => {}
+                // It is alive, and goes on with the program it has.
+                Err(error) => return Err(fail(error)),
+            }
+        }
+        // Whoever follows the host comes again.
+        let is_change = to.folder() != self.pins.path();
+        let deadline = Instant::now() + if is_change { LETTING_GO } else { Duration::ZERO };
+        let link = loop {
+            match BpfLink::create(program, of.index, target).map_err(fail) {
+                Err(AttachError::Taken { .. }) if Instant::now() < deadline => thread::sleep(A_MOMENT),
+                created => break created?,
+            }
+        };
+        let pin = to.link(of);
+        // That of a link whose interface is gone.
+        link::remove(&pin).and_then(|()| link.pin(&pin)).map_err(|error| AttachError::pin(name, &error))?;
+        Ok(Some(link))
+    }
+
+    /// A prepared entry point, as a descriptor of its own.
+    fn entry(&self, entry: Entry) -> Result<OwnedFd, AttachError> {
+        let program = self.entry_point(entry)?.as_fd().try_clone_to_owned();
+        Ok(program.map_err(|error| LoadError::Program(ProgramError::IOError(error)))?)
     }
 
     /// Has the kernel verify what an interface will be attached to, so that attaching waits for nothing.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses, or there is no such interface.
-    pub fn prepare_for(&mut self, interface: &str, attach: Attach) -> Result<(), AttachError> {
-        let (_, link) = found(interface)?;
+    /// When the kernel refuses, or the interface's frames are of a type that is not supported.
+    pub fn prepare_for(&mut self, device: &Interface, attach: Attach) -> Result<(), AttachError> {
         let is_tc = self.direction() == Direction::Egress || attach == Attach::Tc || self.settings.mark_in_use != 0;
-        let entry = match link {
+        let entry = match frames(device)? {
             Link::RawIp => Entry::TcIp,
             Link::Ethernet if is_tc => Entry::Tc,
             Link::Ethernet => Entry::Xdp,
@@ -195,11 +302,30 @@ impl Datapath {
         Ok(self.prepare(entry)?)
     }
 
-    /// Takes its hooks again from a policy that was to follow.
-    pub fn attach_again(&mut self, attach: Attach) {
-        for attached in std::mem::take(&mut self.attached) {
-            // What cannot be had again is held by the policy that failed, or by none: the failure is what is told.
-            let _ = self.attach(&attached.interface, attach);
+    /// What attaching to this interface means for what is there.
+    pub(crate) fn step(&self, device: &Interface, attach: Attach) -> Step {
+        let hook = match (self.direction(), attach, &device.link) {
+            (Direction::Egress, ..) => Hook::TcEgress,
+            (_, Attach::Generic, _) => Hook::XdpGeneric,
+            (_, Attach::Native, _) => Hook::Xdp,
+            (_, Attach::Auto, Ok(Link::Ethernet)) if self.settings.mark_in_use == 0 => Hook::Xdp,
+            _ => Hook::TcIngress,
+        };
+        let hooks = self.pins.hooks().all();
+        let is_held = |of: &HookOf| of.index == device.index && of.hook.direction() == self.direction();
+        if hooks.contains(&HookOf { hook, index: device.index }) {
+            Step::Program
+        } else if hooks.iter().any(is_held) {
+            Step::Hook
+        } else {
+            Step::New
+        }
+    }
+
+    /// Opens its links anew, after a change that was undone.
+    pub fn reopen(&mut self) {
+        for attached in &mut self.attached {
+            attached.link = BpfLink::open(&self.pins.hooks().link(attached.of)).ok();
         }
     }
 
@@ -217,18 +343,6 @@ impl Datapath {
     pub fn detach(&self) -> Result<(), LoadError> {
         self.pins.clear()?;
         Ok(())
-    }
-
-    /// Undoes what this agent did: what an earlier one left in force stays.
-    pub fn abandon(self) {
-        for held in self.pins.hooks() {
-            let is_ours = |attached: &&Attached| attached.is_new && attached.holds(held.hook, &held.interface);
-            if self.attached.iter().any(|attached| is_ours(&attached)) {
-                // What cannot be undone is taken over by the next agent; the failure itself is what is told.
-                let _ = held.release();
-            }
-        }
-        self.pins.clear_unless_linked();
     }
 
     /// What should be known of how packets leave, as things are now.
@@ -300,47 +414,36 @@ pub fn lacking_for_shape(interface: &str, limits: &[Limit]) -> Option<String> {
 }
 
 impl Attached {
-    fn holds(&self, hook: Hook, interface: &str) -> bool {
-        self.hook == hook && self.interface == interface
-    }
-}
-
-/// The index of an interface, and what its frames begin with.
-pub(super) fn found(interface: &str) -> Result<(u32, Link), AttachError> {
-    let index = nix::net::if_::if_nametoindex(interface)
-        .map_err(|_| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })?;
-    let link = device::link(index).map_err(|source| AttachError::NoLink { interface: interface.to_owned(), source })?;
-    Ok((index, link))
-}
-
-/// Detaches what an earlier agent held and none of these does.
-pub fn release_others(in_force: &[&Datapath]) {
-    for held in in_force.first().map(|datapath| datapath.pins.hooks()).unwrap_or_default() {
-        let is_wanted = in_force
-            .iter()
-            .flat_map(|datapath| &datapath.attached)
-            .any(|attached| attached.holds(held.hook, &held.interface) && attached.holder == held.holder);
-        if !is_wanted {
-            // A pin that stays is found by the next agent; the limits of this one are in force.
-            let _ = held.release();
+    /// Whether its program is on its hook, as the kernel says now.
+    #[must_use]
+    pub fn is_in_force(&self, pins: &PinDirectory) -> bool {
+        match &self.link {
+            Some(link) => link.info().is_ok_and(|now| now.interface == self.index && now.program == self.program),
+            None => traffic_control::filter(pins, self.of).is_ok_and(|program| program == Some(self.program)),
         }
     }
-}
 
-/// The link that an earlier agent pinned, now with our program: replaced at once, so that no packet slips through.
-fn take_over(program: &mut Xdp, pin: &Path) -> Option<FdLink> {
-    let link = PinnedLink::from_pin(pin).ok()?;
-    let link = XdpLink::try_from(FdLink::from(link)).ok()?;
-    let link = program.attach_to_link(link).and_then(|id| program.take_link(id)).ok();
-    if link.is_none() {
-        // The interface it was for is gone, and with it the link: its name is free for a new one.
-        let _ = crate::link::release(pin);
+    /// What an operator should know of it.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
-    FdLink::try_from(link?).ok()
 }
 
-fn pinned(link: FdLink, pin: &Path, interface: &str) -> Result<FdLink, AttachError> {
-    Ok(link.pin(pin).map_err(|error| AttachError::pin(interface, &error))?.into())
+/// An interface by its name.
+pub(super) fn found(interface: &str) -> Result<Interface, AttachError> {
+    let no_link = |source| AttachError::NoLink { interface: interface.to_owned(), source };
+    let devices = device::interfaces().map_err(no_link)?;
+    let found = devices.into_iter().find(|device| device.name == interface);
+    found.ok_or_else(|| AttachError::NoInterface { interface: interface.to_owned(), present: names().join(", ") })
+}
+
+/// What its frames begin with.
+fn frames(device: &Interface) -> Result<Link, AttachError> {
+    device.link.clone().map_err(|kind| AttachError::NoLink {
+        interface: device.name.clone(),
+        source: std::io::Error::other(format!("its frames are of type {kind}, neither Ethernet nor IP")),
+    })
 }
 
 /// Names of this host's interfaces.

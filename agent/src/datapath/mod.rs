@@ -13,6 +13,7 @@ mod device;
 mod error;
 mod events;
 mod features;
+mod follow;
 mod gateways;
 mod generation;
 mod interface;
@@ -28,17 +29,18 @@ mod sources;
 mod table;
 pub mod topology;
 mod traffic_control;
+mod transaction;
 
 pub use bans::{BanEntry, Bans};
 pub use carry::Carry;
+pub use device::{Interface, interfaces as host_interfaces};
 pub use error::{AttachError, LoadError};
 pub use events::{EventRing, MOST_AT_ONCE};
 pub use features::{AttachedProgram, DeviceFacts, facts as device_facts};
+pub use follow::{Trouble, Turn};
 pub use gateways::default_gateways;
 pub use generation::{Generation, Generations};
-pub use interface::{
-    AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names, release_others,
-};
+pub use interface::{AttachMode, Attached, default_route_interfaces, lacking_for_shape, names as interface_names};
 pub use others::PinLock;
 pub use own::OwnAddresses;
 pub use pins::PinDirectory;
@@ -51,7 +53,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
-use aya::programs::{Program, ProgramError, ProgramFd, TestRun, TestRunOptions, TestRunResult};
+use aya::programs::{Program, ProgramFd, TestRun, TestRunOptions, TestRunResult};
 use aya::{Ebpf, EbpfLoader};
 use common::counters::{BYPASS_ROWS, Counters, Sighted, TableCounters, Traffic};
 use common::key::{HashSeed, Key};
@@ -108,13 +110,13 @@ pub struct Datapath {
     attached: Vec<Attached>,
     /// As the kernel program knows them.
     own: OwnAddresses,
+    troubles: Vec<Trouble>,
     pins: PinDirectory,
-    place: TablePlace,
 }
 
 impl Datapath {
     /// Loads `image` into the kernel, with the table that `pins` holds if that is cut and filled as the image has it, and
-    /// with an empty one if not.
+    /// with an empty one if not. What [`Datapath::attach`] then attaches is in effect at once.
     ///
     /// # Errors
     ///
@@ -123,7 +125,8 @@ impl Datapath {
         let before = pins.before()?.ok();
         let place = pins.place(&image.settings, before.as_ref())?;
         let datapath = Self::load_at(image, pins, &place)?;
-        pins.settle(&place)?;
+        pins.commit()?;
+        pins.complete()?;
         Ok(datapath)
     }
 
@@ -193,8 +196,8 @@ impl Datapath {
             events,
             attached: Vec::new(),
             own: OwnAddresses::default(),
+            troubles: Vec::new(),
             pins: pins.clone(),
-            place: place.clone(),
         })
     }
 
@@ -393,18 +396,12 @@ impl Datapath {
     /// When it refuses.
     pub fn prepare(&mut self, entry: Entry) -> Result<(), LoadError> {
         let name = entry.name(&self.settings);
-        let pin = self.place.program(self.direction(), name);
-        let program = self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?;
-        match program {
+        match self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)? {
             Program::Xdp(program) if program.fd().is_err() => program.load(),
             Program::SchedClassifier(program) if program.fd().is_err() => program.load(),
             _ => return Ok(()),
         }
-        .map_err(|error| LoadError::from_program(name, error))?;
-        match pin.filter(|pin| pin.parent().is_some_and(std::path::Path::exists)) {
-            Some(pin) => program.pin(&pin).map_err(|error| LoadError::Pin { path: pin, reason: error.to_string() }),
-            None => Ok(()),
-        }
+        .map_err(|error| LoadError::from_program(name, error))
     }
 
     /// How many instructions the verifier went through for a prepared entry point, on all ways together. It gives up at
@@ -446,13 +443,6 @@ impl Datapath {
             Program::SchedClassifier(program) => Ok(program.test_run(options)?),
             _ => Err(LoadError::ForeignObject),
         }
-    }
-
-    fn program<'e, P>(&'e mut self, entry: Entry) -> Result<P, LoadError>
-    where
-        P: TryFrom<&'e mut Program, Error = ProgramError>,
-    {
-        Ok(self.ebpf.program_mut(entry.name(&self.settings)).ok_or(LoadError::ForeignObject)?.try_into()?)
     }
 }
 

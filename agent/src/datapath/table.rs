@@ -4,20 +4,15 @@
 //! programs that use it are in force. Whenever the agent dies on the way, the next one finds out which table the programs
 //! in force use, and completes the move or undoes it.
 
-use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, Map, MapData};
-use aya::programs::ProgramInfo;
-use aya::programs::links::{FdLink, PinnedLink};
 use common::key::HashSeed;
-use common::packet::Direction;
 use common::settings::{Settings, TableIdentity};
 
 use super::error::LoadError;
 use super::generation::Generation;
-use super::pins::{Holder, PinDirectory, PinnedHook, SHARED_MAPS, remove};
+use super::pins::PinDirectory;
 use super::random_seed;
 use super::saved::SavedTable;
 use super::sources::Sources;
@@ -27,10 +22,6 @@ use crate::compile::Layout;
 const CHUNK: usize = 4096;
 /// The text's length, before the text.
 const LENGTH: usize = size_of::<u64>();
-/// Where a table is until it is in use.
-const NEXT: &str = "next";
-/// How the pins of programs begin that use it.
-const PROGRAM: &str = "program-";
 
 /// The table of an earlier policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,15 +73,6 @@ impl TablePlace {
         self.directory.join(name)
     }
 
-    /// Where a program is pinned, so that it can be told by it which table is in use.
-    pub(super) fn program(&self, direction: Direction, name: &str) -> Option<PathBuf> {
-        let direction = match direction {
-            Direction::Ingress => "ingress",
-            Direction::Egress => "egress",
-        };
-        self.is_next.then(|| self.directory.join(format!("{PROGRAM}{direction}-{name}")))
-    }
-
     /// The table there, mapped once more.
     ///
     /// # Errors
@@ -134,6 +116,7 @@ impl PinDirectory {
     ///
     /// When there is no secret to be had, or what is left of an earlier attempt cannot be removed.
     pub fn place(&self, settings: &Settings, before: Option<&Before>) -> Result<TablePlace, LoadError> {
+        self.begin_change()?;
         if let Some(before) = before.filter(|before| before.identity.fits(settings)) {
             return Ok(TablePlace {
                 directory: self.path().to_owned(),
@@ -143,7 +126,7 @@ impl PinDirectory {
             });
         }
         // Keys are found again only under the same secret.
-        self.next_place(before.map_or_else(random_seed, |before| Ok(before.identity.seed))?)
+        Ok(self.next_place(before.map_or_else(random_seed, |before| Ok(before.identity.seed))?))
     }
 
     /// Where the table of a policy is that takes up a saved one.
@@ -152,14 +135,12 @@ impl PinDirectory {
     ///
     /// When what is left of an earlier attempt cannot be removed.
     pub fn place_after(&self, saved: &SavedTable) -> Result<TablePlace, LoadError> {
-        self.next_place(saved.seed())
+        self.begin_change()?;
+        Ok(self.next_place(saved.seed()))
     }
 
-    fn next_place(&self, seed: HashSeed) -> Result<TablePlace, LoadError> {
-        self.discard_next()?;
-        let directory = self.path().join(NEXT);
-        fs::create_dir_all(&directory).map_err(|source| LoadError::PinDirectory { path: directory.clone(), source })?;
-        Ok(TablePlace { directory, seed, is_next: true, generation: None })
+    fn next_place(&self, seed: HashSeed) -> TablePlace {
+        TablePlace { directory: self.next(), seed, is_next: true, generation: None }
     }
 
     /// The table of the policy before, to take over from.
@@ -179,74 +160,6 @@ impl PinDirectory {
             ring_words: identity.ring_words,
             ..Settings::NONE
         })
-    }
-
-    /// Puts a table that is in use by now in place of the one before.
-    ///
-    /// # Errors
-    ///
-    /// When a pin cannot be moved.
-    pub fn settle(&self, place: &TablePlace) -> Result<(), LoadError> {
-        if place.is_next { self.complete() } else { Ok(()) }
-    }
-
-    /// Takes out a table that came into use nowhere.
-    ///
-    /// # Errors
-    ///
-    /// When a pin cannot be removed.
-    pub fn discard_next(&self) -> Result<(), LoadError> {
-        let next = self.path().join(NEXT);
-        for name in SHARED_MAPS {
-            remove(&next.join(name))?;
-        }
-        self.forget_programs()
-    }
-
-    fn complete(&self) -> Result<(), LoadError> {
-        let next = self.path().join(NEXT);
-        for name in SHARED_MAPS {
-            let (from, to) = (next.join(name), self.map(name));
-            if from.exists() {
-                fs::rename(&from, &to).map_err(|source| LoadError::MovePin { path: from, source })?;
-            }
-        }
-        self.forget_programs()
-    }
-
-    /// Takes out what told which programs use the next table, when it is no more or in its place.
-    fn forget_programs(&self) -> Result<(), LoadError> {
-        let next = self.path().join(NEXT);
-        for entry in fs::read_dir(&next).into_iter().flatten().filter_map(Result::ok) {
-            remove(&entry.path())?;
-        }
-        // It is not there, as a rule.
-        let _ = fs::remove_dir(next);
-        Ok(())
-    }
-
-    /// Completes or undoes what an earlier agent began.
-    fn recover(&self) -> Result<(), LoadError> {
-        let next = self.path().join(NEXT);
-        if !next.exists() {
-            return Ok(());
-        }
-        // The programs that use the next table are pinned beside it: is one of them in force?
-        let in_force: HashSet<u32> = self.hooks().iter().filter_map(program_at).collect();
-        let pinned = fs::read_dir(&next).into_iter().flatten().filter_map(Result::ok);
-        let programs = pinned.filter(|entry| entry.file_name().to_string_lossy().starts_with(PROGRAM));
-        let is_in_use = programs
-            .filter_map(|entry| ProgramInfo::from_pin(entry.path()).ok())
-            .any(|program| in_force.contains(&program.id()));
-        if is_in_use { self.complete() } else { self.discard_next() }
-    }
-}
-
-/// The program that is in force at a hook of ours, by its number.
-pub(super) fn program_at(hook: &PinnedHook) -> Option<u32> {
-    match hook.holder {
-        Holder::Link => Some(FdLink::from(PinnedLink::from_pin(&hook.path).ok()?).info().ok()?.program_id()),
-        Holder::Filter => Some(ProgramInfo::from_pin(&hook.path).ok()?.id()),
     }
 }
 

@@ -27,6 +27,10 @@ pub enum What {
     OomKill,
     /// Rolling back from a config that was on trial failed.
     TrialRollbackFailed,
+    /// Limits are in effect on an interface.
+    Attached,
+    /// Limits are not in effect on an interface.
+    Detached,
     /// Nothing: so many events could not be told.
     Lost,
 }
@@ -41,6 +45,8 @@ impl What {
             Self::Banned => "banned",
             Self::OomKill => "oom-kill",
             Self::TrialRollbackFailed => "trial-rollback-failed",
+            Self::Attached => "attached",
+            Self::Detached => "detached",
             Self::Lost => "lost",
         }
     }

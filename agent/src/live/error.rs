@@ -22,9 +22,9 @@ pub enum ReloadError {
     /// What can only be changed by starting anew.
     #[error("{0} cannot be changed while the agent runs: put it back, or restart the agent")]
     NeedsRestart(String),
-    /// An interface is not there.
-    #[error("{0}")]
-    NoInterface(String),
+    /// The kernel does not tell which interfaces there are.
+    #[error("reading this host's interfaces failed: {0}")]
+    Interfaces(std::io::Error),
     /// Limits on requests cannot be kept.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -2,12 +2,15 @@
 
 mod documents;
 mod error;
+mod follow;
 mod record;
 mod trial;
 mod watch;
 
+pub use crate::host_links::interfaces;
 pub use documents::{Confirmed, LastReload, Reloaded, RollbackStatus, TrialStatus};
 pub use error::ReloadError;
+pub use follow::follow_interfaces;
 pub use record::{Record, RecordDamaged};
 pub use trial::TRIALS;
 pub use watch::changes;
@@ -23,7 +26,6 @@ use crate::applications::Agent;
 use crate::compile;
 use crate::config::policy::Config;
 use crate::config::{self, ConfigError};
-use crate::datapath::interface_names;
 use crate::protect::{self, Protected};
 use crate::stacking;
 use crate::supervisor::Supervisor;
@@ -76,15 +78,6 @@ impl Source {
         let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
         Ok((Self { config: loaded.config, text: Some(text) }, warnings))
     }
-}
-
-/// What a config is put in effect for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// It is another one: whatever it cannot have is an error.
-    Change,
-    /// It was in effect before a trial. What a start would survive must not keep the trial in effect.
-    Rollback,
 }
 
 /// The config in force.
@@ -155,40 +148,9 @@ impl Changing {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn one(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn one(&self) -> MutexGuard<'_, ()> {
         self.one.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The interfaces that a config's patterns name and that charge packets.
-///
-/// # Errors
-///
-/// With what is missing.
-pub fn interfaces(config: &Config) -> Result<Vec<String>, String> {
-    let present = interface_names();
-    let mut interfaces = Vec::new();
-    for pattern in &config.agent.interfaces {
-        let matching: Vec<&String> = present.iter().filter(|name| pattern.matches(name)).collect();
-        if matching.is_empty() {
-            let present = present.join(", ");
-            return Err(format!(
-                "there is no interface {pattern} on this host; it has {present}: correct [agent] interfaces"
-            ));
-        }
-        for name in matching {
-            if !interfaces.contains(name) {
-                interfaces.push(name.clone());
-            }
-        }
-    }
-    stacking::charging(&interfaces).map_err(|error| format!("listing the devices of this host failed: {error}"))
-}
-
-/// Those of the interfaces that are there.
-fn present(config: &Config) -> Vec<String> {
-    let is_named = |name: &String| config.agent.interfaces.iter().any(|pattern| pattern.matches(name));
-    interface_names().into_iter().filter(is_named).collect()
 }
 
 impl Agent {
@@ -209,7 +171,7 @@ impl Agent {
         let text = config::read_text(file)?;
         self.changing().live().seen = Some(text.clone());
         let loaded = config::parse(file, &text).map_err(ConfigError::Invalid)?;
-        let mut notes = self.apply(&Source { config: loaded.config, text: Some(text) }, operator, Purpose::Change)?;
+        let mut notes = self.apply(&Source { config: loaded.config, text: Some(text) }, operator)?;
         if cause != Cause::Watch {
             // The operator has said which one it is to be.
             let forgotten = Record::forget(&self.changing().live().source.config.agent);
@@ -235,7 +197,7 @@ impl Agent {
     }
 
     /// Puts a config in force in place of the one that is.
-    fn apply(&self, source: &Source, operator: Option<IpAddr>, purpose: Purpose) -> Result<Vec<String>, ReloadError> {
+    fn apply(&self, source: &Source, operator: Option<IpAddr>) -> Result<Vec<String>, ReloadError> {
         let config = &source.config;
         let (before, operators) = {
             let mut live = self.changing().live();
@@ -246,15 +208,10 @@ impl Agent {
         let protected = protect::of(config, &operators);
         let effective = protect::applied(config, &protected);
         let plan = compile::plan_after(&effective, &self.layout())?;
-        let (interfaces, missing) = match (interfaces(&effective), purpose) {
-            (Ok(interfaces), _) => (interfaces, None),
-            (Err(why), Purpose::Rollback) => (present(&effective), Some(why)),
-            (Err(why), Purpose::Change) => return Err(ReloadError::NoInterface(why)),
-        };
+        let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let engine = self.requests().engine().after(&effective, self.requests().now())?;
         // The last that can fail.
         let mut notes = self.replace_packets(&effective, plan, &interfaces).map_err(ReloadError::Packets)?;
-        notes.extend(missing);
         self.requests().replace(engine);
         self.groups().replace(&effective);
         notes.extend(self.replace_cluster(&before, config));

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Cause, Confirmed, Purpose, Record, ReloadError, Reloaded, RollbackStatus, Source, TrialStatus};
+use super::{Cause, Confirmed, Record, ReloadError, Reloaded, RollbackStatus, Source, TrialStatus};
 use crate::applications::Agent;
 use crate::config::{self, ConfigError};
 use crate::events::{Event, What};
@@ -124,7 +124,7 @@ impl Agent {
         let record = Record { tried: tried.text.clone(), before: before.text.clone() };
         let earlier = Record::read(&before.config.agent).ok().flatten();
         record.write(&before.config.agent)?;
-        match self.apply(&tried, operator, Purpose::Change) {
+        match self.apply(&tried, operator) {
             Ok(notes) => {
                 let trial = Trial { file: file.to_owned(), ends: Instant::now() + time, before, failing: None };
                 self.changing().live().trial = Some(trial);
@@ -184,7 +184,7 @@ impl Agent {
         };
         let Some((before, tried)) = due else { return };
         let began = Instant::now();
-        let result = self.apply(&before, None, Purpose::Rollback).map(|mut notes| {
+        let result = self.apply(&before, None).map(|mut notes| {
             if let Some(own) = self.file()
                 && is_same_file(&tried, own)
             {

@@ -6,7 +6,7 @@ use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncod
 
 use super::ledger::Ledger;
 use crate::groups::GroupStatus;
-use crate::stats::{Count, LimitStatus, Status};
+use crate::stats::{Count, InterfaceState, LimitStatus, Status};
 
 /// What the metrics are made from.
 #[derive(Clone, Debug, Default)]
@@ -148,6 +148,12 @@ impl Page<'_> {
             "How an interface is attached.",
             ["interface", "attach"],
             attached.iter().map(|(name, attach)| ([*name, attach.as_str()], 1)),
+        )?;
+        self.gauge(
+            "weir_interface_attached",
+            "1 while limits are in effect on an interface of the config, 0 while they are not.",
+            ["interface"],
+            status.interfaces.iter().map(|on| ([on.name.as_str()], u64::from(on.state == InterfaceState::Attached))),
         )?;
         if let Some(has_room) = status.has_room {
             self.gauge(

@@ -9,7 +9,7 @@ use crate::control::{Handler, Request};
 use crate::datapath::AttachMode;
 use crate::groups::GroupStatus;
 use crate::live::{LastReload, TrialStatus};
-use crate::stats::{Count, InterfaceStatus, LimitDefinition, LimitStatus, Status};
+use crate::stats::{Count, InterfaceState, InterfaceStatus, LimitDefinition, LimitStatus, Status};
 
 fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
     let definition = LimitDefinition {
@@ -34,6 +34,7 @@ fn documents(packets: u64) -> Documents {
         attach: Some(AttachMode::Native),
         enforced_by: Vec::new(),
         reason: None,
+        state: InterfaceState::Attached,
     });
     let group = GroupStatus { name: "batch".to_owned(), ..GroupStatus::default() };
     Documents {

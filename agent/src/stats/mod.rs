@@ -60,16 +60,58 @@ pub struct Status {
 /// One interface.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InterfaceStatus {
-    /// Its name.
+    /// Its name; a pattern that no interface has.
     pub name: String,
     /// `native`, `generic` or `tc`; `null` where nothing is attached.
     pub attach: Option<AttachMode>,
+    /// Whether its packets are limited, as the kernel says at this moment.
+    pub state: InterfaceState,
     /// The interfaces that charge its packets in its place, since they carry them too; empty if it charges them itself.
     #[serde(default)]
     pub enforced_by: Vec<String>,
     /// Why others charge its packets.
     #[serde(default)]
     pub reason: Option<String>,
+}
+
+/// Whether limits are in effect on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InterfaceState {
+    /// They are.
+    Attached,
+    /// This host has no such interface.
+    Missing,
+    /// It is down, and its driver attaches programs only while it is up.
+    Down,
+    /// A program was taken off.
+    Detached,
+    /// A program could not be attached.
+    Failed,
+}
+
+impl InterfaceState {
+    /// As it stands in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Attached => "attached",
+            Self::Missing => "missing",
+            Self::Down => "down",
+            Self::Detached => "detached",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl std::fmt::Display for InterfaceStatus {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.attach, self.state) {
+            (Some(attach), InterfaceState::Attached) => write!(formatter, "{} ({attach})", self.name),
+            (Some(attach), state) => write!(formatter, "{} ({attach}, {})", self.name, state.name()),
+            (None, state) => write!(formatter, "{} ({})", self.name, state.name()),
+        }
+    }
 }
 
 /// All packets.

@@ -69,8 +69,8 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme) {
 
 fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
     let status = &view.status;
-    let interfaces: Vec<String> =
-        status.interfaces.iter().filter_map(|on| Some(format!("{} ({})", on.name, on.attach?))).collect();
+    let shown = status.interfaces.iter().filter(|on| on.enforced_by.is_empty());
+    let interfaces: Vec<String> = shown.map(ToString::to_string).collect();
     let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
     let mut first =
         vec![Span::styled("weir", BOLD), format!("  {}  {}  up {uptime}", status.mode, interfaces.join(", ")).into()];

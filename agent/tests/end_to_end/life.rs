@@ -99,12 +99,6 @@ fn refusals() {
         assert!(said.contains(message), "{said}");
         assert!(!said.contains("panicked"), "{said}");
     };
-    // An interface that does not exist.
-    let config = network.config("", LIMIT);
-    let wrong = std::fs::read_to_string(&config).unwrap().replace(INTERFACE, "weir9");
-    std::fs::write(&config, wrong).unwrap();
-    told(network.run_to_end(&config), 1, "there is no interface weir9");
-    assert!(!network.has_pins());
     // A config that is wrong: nothing is touched.
     let config = network.config("mod = \"observe\"", LIMIT);
     told(network.run_to_end(&config), 2, "did you mean \"mode\"?");

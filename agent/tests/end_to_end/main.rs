@@ -13,6 +13,7 @@ mod flows;
 mod foreign;
 mod fragments;
 mod hooks;
+mod interfaces;
 mod keys;
 mod life;
 mod limits;
@@ -59,6 +60,7 @@ fn main() {
         hooks::TESTS,
         weights::TESTS,
         rates::TESTS,
+        interfaces::TESTS,
         actions::TESTS,
         bans::TESTS,
         escalation::TESTS,

@@ -22,7 +22,7 @@ pub const TESTS: &[(&str, fn())] = &[
 
 const METRICS: &str = "metrics = \"127.0.0.1:9464\"";
 
-fn get(network: &Network) -> String {
+pub fn get(network: &Network) -> String {
     network.in_server(|| {
         let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

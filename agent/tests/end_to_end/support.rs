@@ -98,6 +98,13 @@ impl Network {
         let (client, server) = (network.client.as_str(), network.server.as_str());
         run("ip", &["netns", "add", client]);
         run("ip", &["netns", "add", server]);
+        network.join();
+        network
+    }
+
+    /// Joins the namespaces by the veth pair.
+    pub fn join(&self) {
+        let (network, client, server) = (self, self.client.as_str(), self.server.as_str());
         run(
             "ip",
             &[
@@ -127,7 +134,6 @@ impl Network {
             run("ip", &["-n", namespace, "link", "set", device, "up"]);
             run("ip", &["-n", namespace, "link", "set", "lo", "up"]);
         }
-        network
     }
 
     /// The name of the client's namespace.
@@ -162,6 +168,28 @@ impl Network {
     /// Removes such a pair.
     pub fn remove_link(&self, server_end: &str) {
         run("ip", &["-n", &self.server, "link", "del", server_end]);
+    }
+
+    /// The index of one of the server's interfaces.
+    pub fn index(&self, interface: &str) -> u32 {
+        self.in_server(|| nix::net::if_::if_nametoindex(interface).unwrap())
+    }
+
+    /// Runs `ip` in the server's namespace.
+    pub fn ip(&self, arguments: &[&str]) {
+        run("ip", &[&["-n", &self.server], arguments].concat());
+    }
+
+    /// Runs many commands of `ip` in the server's namespace.
+    pub fn ip_batch(&self, commands: &str) {
+        let file = self.folder.path().join("ip");
+        std::fs::write(&file, commands).unwrap();
+        run("ip", &["-n", &self.server, "-batch", file.to_str().unwrap()]);
+    }
+
+    /// Runs `tc` in the server's namespace.
+    pub fn tc(&self, arguments: &[&str]) {
+        run("tc", &[&["-n", &self.server], arguments].concat());
     }
 
     /// A further address of the client's.

@@ -17,6 +17,8 @@ use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = &[
     ("fifty_kills_under_traffic_leave_the_limit_as_exact_as_it_is", fifty_kills),
+    ("kills_by_traffic_control_leave_the_limit_as_exact_as_it_is", kills_by_traffic_control),
+    ("kills_while_the_hook_changes_never_open_the_limit", kills_between_hooks),
     ("a_table_of_another_version_starts_afresh_and_says_so", other_version),
     ("what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed", halfway),
     ("a_set_that_a_killed_agent_left_locked_serves_new_sources_again", left_locked),
@@ -39,6 +41,21 @@ fn conforming(sent_at: &[Duration]) -> f64 {
 }
 
 fn fifty_kills() {
+    // An emulated CPU takes some seconds for each.
+    kills(if is_virtual() { 14 } else { 50 }, &["auto"], 0.98);
+}
+
+fn kills_by_traffic_control() {
+    kills(if is_virtual() { 10 } else { 20 }, &["tc"], 0.98);
+}
+
+fn kills_between_hooks() {
+    // Two hooks hold the packets while one takes the place of the other: that may refuse more, never less.
+    kills(if is_virtual() { 10 } else { 30 }, &["native", "generic", "tc"], 0.5);
+}
+
+/// Kills agents while they start and reload, with the ways of attaching in turn. At least `least` of what conforms passes.
+fn kills(rounds: usize, attach: &[&str], least: f64) {
     let network = Network::new();
     let limit = format!("[[limit]]\nname = \"packets\"\nrate = \"{RATE}/s\"\nburst = {BURST}\n");
     let slow = "[[limit]]\nname = \"slow\"\nrate = \"1/day\"\nburst = 50\nports = [9001]\n";
@@ -49,7 +66,8 @@ fn fifty_kills() {
         format!("{more}{slow}{limit}"),
         format!("{slow}{limit}{}", more.replace("ports", "algorithm = \"sliding-window\"\nports")),
     ];
-    let agent = network.start("max_sources = 20000", &configs[0]);
+    let table = |nth: usize| format!("max_sources = 20000\nattach = {:?}", attach[nth % attach.len()]);
+    let agent = network.start(&table(0), &configs[0]);
     let (receiver, slow_receiver) = (network.receiver(PORT), network.receiver(9_001));
     let other = common::packet::build::Frame::between(crate::support::CLIENT_MAC, crate::support::SERVER_MAC)
         .ipv4([10, 77, 0, 8], crate::support::SERVER)
@@ -57,8 +75,6 @@ fn fifty_kills() {
         .build();
     agent.stop(Signal::SIGKILL);
     let stop = AtomicBool::new(false);
-    // An emulated CPU takes some seconds for each.
-    let rounds = if is_virtual() { 14 } else { 50 };
     let mut kills = [0u32; 2];
     let (time, sent_at, counts) = thread::scope(|scope| {
         let receiving = scope.spawn(|| receiver.counts_until(&stop));
@@ -85,7 +101,7 @@ fn fifty_kills() {
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         for nth in 0..rounds {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let config = network.config("max_sources = 20000", &configs[nth % 3]);
+            let config = network.config(&table(nth), &configs[nth % 3]);
             if nth % 2 == 0 {
                 // While it starts.
                 let agent = network.spawn_agent(&config, &[]);
@@ -95,7 +111,7 @@ fn fifty_kills() {
             } else {
                 // While it reloads.
                 let agent = network.start_file(&config, &[]);
-                network.config("max_sources = 20000", &configs[(nth + 1) % 3]);
+                network.config(&table(nth + 1), &configs[(nth + 1) % 3]);
                 agent.signal(Signal::SIGHUP);
                 thread::sleep(Duration::from_micros(random >> 46));
                 agent.stop(Signal::SIGKILL);
@@ -113,11 +129,14 @@ fn fifty_kills() {
         "{kills:?} kills in start and reload, in {time:.1?}: {passed} of {sent} passed, where {expected} conform and {allowed:.0} are allowed"
     );
     eprintln!("{told}");
-    assert!(passed <= allowed * 1.02 && passed >= expected * 0.98, "{told}");
-    assert_eq!(slow_receiver.counts()[8], 50, "a limit of fifty passed fifty");
+    assert!(passed <= allowed * 1.02 && passed >= expected * least, "{told}");
+    let slow = slow_receiver.counts()[8];
+    assert!(slow <= 50 && slow as f64 >= 50.0 * least, "a limit of fifty passed {slow}");
     // Nothing is left of all those that were killed but what the last one has in force.
-    let agent = network.start("max_sources = 20000", &configs[0]);
-    assert!(!network.pins().join("next").exists());
+    let agent = network.start(&table(0), &configs[0]);
+    for folder in ["next", "done", "moved"] {
+        assert!(!network.pins().join(folder).exists());
+    }
     assert_eq!(agent.remaining("10.77.0.8", "slow"), 0);
     agent.stop(Signal::SIGTERM);
     network.told(&["detach", "--config", network.config("", &configs[0]).to_str().unwrap()]);
@@ -171,7 +190,8 @@ fn halfway() {
     // One whose programs are in force, and of which some maps are in place already.
     agent.stop(Signal::SIGKILL);
     std::fs::create_dir(&next).unwrap();
-    let link = FdLink::from(PinnedLink::from_pin(network.pins().join("link-xdp-weir0")).unwrap());
+    let pin = network.pins().join(format!("link-xdp:{}", network.index("weir0")));
+    let link = FdLink::from(PinnedLink::from_pin(pin).unwrap());
     pin_program(link.info().unwrap().program_id(), &next.join("program-ingress-weir_xdp"));
     for name in ["SIGHTINGS", "SOURCES"] {
         std::fs::rename(network.pins().join(name), next.join(name)).unwrap();

@@ -1,0 +1,255 @@
+//! Interfaces that come, go and change while the agent runs, and programs that others take off.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use weir::link::Link;
+
+use crate::support::{Agent, Network, a_while};
+use crate::traffic::{PORT, burst, udp_from};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("any_legal_name_is_attached_and_stays_so_when_it_changes", names),
+    ("what_an_older_version_pinned_by_name_is_taken_over_or_released", old_pins),
+    ("an_interface_that_is_made_anew_is_attached_within_a_second", made_anew),
+    ("a_missing_interface_is_reported_and_attached_when_it_appears", missing),
+    ("a_tunnel_that_appears_is_attached_by_traffic_control", tunnel),
+    ("a_program_that_is_taken_off_is_reported_and_attached_again", taken_off),
+    ("agent_detach_under_a_running_agent_is_reported_and_not_undone", detached),
+    ("a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook", part_way),
+];
+
+const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
+
+/// What `status` reports of an interface: how it is attached, and its state.
+fn state(status: &Value, name: &str) -> (Value, String) {
+    let interfaces = status["interfaces"].as_array().unwrap();
+    let found = interfaces.iter().find(|interface| interface["name"] == name);
+    found.map_or((Value::Null, "unknown".to_owned()), |interface| {
+        (interface["attach"].clone(), interface["state"].as_str().unwrap().to_owned())
+    })
+}
+
+/// Waits until an interface is in a state, as long as is promised.
+fn wait_for(agent: &Agent<'_>, name: &str, wanted: &str) {
+    let began = Instant::now();
+    agent.wait_for(wanted, |status| state(status, name).1 == wanted);
+    assert!(began.elapsed() <= Duration::from_secs(1) + a_while(), "{name} was {wanted} after {:?}", began.elapsed());
+}
+
+fn has_event(agent: &Agent<'_>, verdict: &str, interface: &str) -> bool {
+    let source = format!("interface {interface}");
+    agent.lines(&["events", "--json"]).iter().any(|event| event["verdict"] == verdict && event["source"] == *source)
+}
+
+fn names() {
+    let network = Network::new();
+    network.add_link("a.b", "client1");
+    let agent = network.start_on(&["weir0", "a*", "b:c"], "", SLOW);
+    assert_eq!(state(&agent.json(&["status"]), "a.b"), ("native".into(), "attached".to_owned()));
+    let pin = network.pins().join(format!("link-xdp:{}", network.index("a.b")));
+    assert!(pin.exists());
+    // Renamed within the pattern it stays as it is; the next agent knows it by its index.
+    network.ip(&["link", "set", "a.b", "name", "a.b.c"]);
+    wait_for(&agent, "a.b.c", "attached");
+    agent.stop(Signal::SIGKILL);
+    network.ip(&["link", "set", "a.b.c", "name", "a-1"]);
+    let agent = network.start_on(&["weir0", "a*"], "", SLOW);
+    assert_eq!(state(&agent.json(&["status"]), "a-1"), ("native".into(), "attached".to_owned()));
+    assert!(pin.exists());
+    // Renamed away from it it is released, and taken back when it returns.
+    network.ip(&["link", "set", "a-1", "name", "other"]);
+    agent.wait_for("the release", |status| state(status, "a-1").1 == "unknown" && !pin.exists());
+    assert!(has_event(&agent, "detached", "a-1"));
+    network.ip(&["link", "set", "other", "name", "a.b"]);
+    wait_for(&agent, "a.b", "attached");
+    agent.stop(Signal::SIGKILL);
+    network.told(&["detach", "--config", network.config("", SLOW).to_str().unwrap()]);
+    assert!(!network.has_pins() && !network.has_program());
+}
+
+fn old_pins() {
+    let network = Network::new();
+    let index = network.index("weir0");
+    let (pin, program) =
+        (network.pins().join(format!("link-xdp:{index}")), network.pins().join(format!("program-xdp:{index}")));
+    let receiver = network.receiver(PORT);
+    let by_name = |name: &str| {
+        std::fs::rename(&pin, network.pins().join(format!("link-xdp-{name}"))).unwrap();
+        std::fs::remove_file(&program).unwrap();
+    };
+    network.start("", SLOW).stop(Signal::SIGKILL);
+    by_name("weir0");
+    burst(&network, &[udp_from(7)], 60);
+    let link = Link::open(&network.pins().join("link-xdp-weir0")).unwrap().info().unwrap();
+    let agent = network.start("", SLOW);
+    let now = Link::open(&pin).unwrap().info().unwrap();
+    assert!(now.interface == link.interface && now.program != link.program, "the link has another program");
+    assert!(!network.pins().join("link-xdp-weir0").exists() && program.exists());
+    assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
+    // One of an interface that has been renamed since.
+    agent.stop(Signal::SIGKILL);
+    by_name("eth9");
+    let agent = network.start("", SLOW);
+    assert_eq!(agent.remaining("10.77.0.7", "packets"), 40);
+    agent.stop(Signal::SIGKILL);
+    by_name("eth9");
+    network.told(&["detach", "--config", network.config("", SLOW).to_str().unwrap()]);
+    assert!(!network.has_pins() && !network.has_program());
+    burst(&network, &[udp_from(7)], 100);
+    assert_eq!(receiver.counts()[7], 160);
+}
+
+fn made_anew() {
+    for attach in ["native", "tc"] {
+        let network = Network::new();
+        let agent = network.start(&format!("attach = {attach:?}"), SLOW);
+        let index = network.index("weir0");
+        network.ip(&["link", "del", "weir0"]);
+        wait_for(&agent, "weir0", "missing");
+        assert!(has_event(&agent, "detached", "weir0"));
+        let notes = agent.json(&["status"])["notes"].to_string();
+        assert!(notes.contains("interface `weir0` not found (available: lo)"), "{notes}");
+        network.join();
+        let began = Instant::now();
+        wait_for(&agent, "weir0", "attached");
+        assert_eq!(state(&agent.json(&["status"]), "weir0").0, attach);
+        assert_ne!(network.index("weir0"), index);
+        eprintln!("{attach}: attached {:?} after it appeared", began.elapsed());
+        let receiver = network.receiver(PORT);
+        burst(&network, &[udp_from(7)], 4_000);
+        assert_eq!((receiver.counts()[7], agent.counts("packets")), (100, (100, 3_900)));
+        agent.wait_for("the event", |_| has_event(&agent, "attached", "weir0"));
+        // What was pinned for the one before is gone.
+        let pins: Vec<_> = std::fs::read_dir(network.pins()).unwrap().map(|pin| pin.unwrap().file_name()).collect();
+        assert!(pins.iter().all(|pin| !pin.to_string_lossy().ends_with(&format!(":{index}"))), "{pins:?}");
+    }
+}
+
+fn missing() {
+    let network = Network::new();
+    let agent = network.start_on(&["weir0", "srv9", "tap*"], "metrics = \"127.0.0.1:9464\"", SLOW);
+    let status = agent.json(&["status"]);
+    assert_eq!(state(&status, "weir0"), ("native".into(), "attached".to_owned()));
+    assert_eq!(state(&status, "srv9"), (Value::Null, "missing".to_owned()));
+    assert_eq!(state(&status, "tap*"), (Value::Null, "missing".to_owned()));
+    let note = "interface `srv9` not found (available: lo, weir0); it will be attached when it appears";
+    assert!(status["notes"].as_array().unwrap().contains(&note.into()), "{status}");
+    agent.wait_for("the event", |_| has_event(&agent, "detached", "srv9"));
+    let metric = |name: &str, value: u8| format!("weir_interface_attached{{interface=\"{name}\"}} {value}");
+    let page = crate::metrics::get(&network);
+    assert!(page.contains(&metric("weir0", 1)) && page.contains(&metric("srv9", 0)), "{page}");
+    network.add_link("srv9", "client1");
+    wait_for(&agent, "srv9", "attached");
+    network.add_link("tap7", "client2");
+    wait_for(&agent, "tap7", "attached");
+    let status = agent.json(&["status"]);
+    assert_eq!(state(&status, "tap*").1, "unknown");
+    assert_eq!(status["notes"], serde_json::json!([]));
+    // A reload keeps what has appeared.
+    assert_eq!(agent.json(&["reload"])["ok"], true);
+    assert_eq!(state(&agent.json(&["status"]), "srv9").1, "attached");
+    // One that another config names, and that is not there, is a note as well.
+    network.config_on(&["weir0", "weir9"], "metrics = \"127.0.0.1:9464\"", SLOW);
+    let answer = agent.json(&["reload"]);
+    assert_eq!(answer["ok"], true, "{answer}");
+    assert!(answer["notes"].to_string().contains("interface `weir9` not found"), "{answer}");
+    // Two hundred interfaces at once are not too many.
+    network.config_on(&["weir0", "m*"], "metrics = \"127.0.0.1:9464\"", SLOW);
+    assert_eq!(agent.json(&["reload"])["ok"], true);
+    let commands: String = (0..100).map(|nth| format!("link add m{nth} type veth peer name p{nth}\n")).collect();
+    network.ip_batch(&commands);
+    let began = Instant::now();
+    agent.wait_for("all of them", |status| (0..100).all(|nth| state(status, &format!("m{nth}")).1 == "attached"));
+    eprintln!("100 interfaces were attached {:?} after the last was made", began.elapsed());
+}
+
+fn tunnel() {
+    let network = Network::new();
+    let agent = network.start_on(&["weir0", "weirtun"], "", SLOW);
+    let _tunnel = network.in_server(|| crate::wire::tunnel("weirtun"));
+    agent.wait_for("the tunnel", |status| state(status, "weirtun") == ("tc".into(), "attached".to_owned()));
+}
+
+/// The pin of the link on weir0, on kernels where there is one.
+fn take_off(network: &Network, attach: &str) {
+    let index = network.index("weir0");
+    if attach == "tc" && !crate::support::has_tcx() {
+        network.tc(&["qdisc", "del", "dev", "weir0", "clsact"]);
+        return;
+    }
+    let hook = if attach == "tc" { "tcingress" } else { "xdp" };
+    Link::open(&network.pins().join(format!("link-{hook}:{index}"))).unwrap().detach().unwrap();
+}
+
+fn taken_off() {
+    for attach in ["native", "tc"] {
+        let network = Network::new();
+        let agent = network.start(&format!("attach = {attach:?}"), SLOW);
+        let receiver = network.receiver(PORT);
+        burst(&network, &[udp_from(7)], 60);
+        take_off(&network, attach);
+        let began = Instant::now();
+        // As the kernel says at this moment, whatever the agent has noticed.
+        assert_eq!(state(&agent.json(&["status"]), "weir0"), (Value::Null, "detached".to_owned()));
+        agent.wait_for("the event", |_| has_event(&agent, "detached", "weir0"));
+        assert!(began.elapsed() <= Duration::from_secs(1) + a_while(), "{:?}", began.elapsed());
+        agent.wait_for("the program", |status| state(status, "weir0") == (attach.into(), "attached".to_owned()));
+        agent.wait_for("the event", |_| has_event(&agent, "attached", "weir0"));
+        burst(&network, &[udp_from(7)], 100);
+        assert_eq!(receiver.counts()[7], 100);
+    }
+}
+
+fn detached() {
+    for attach in ["native", "tc"] {
+        let network = Network::new();
+        let agent = network.start(&format!("attach = {attach:?}"), SLOW);
+        network.told(&["detach", "--config", network.config(&format!("attach = {attach:?}"), SLOW).to_str().unwrap()]);
+        assert_eq!(state(&agent.json(&["status"]), "weir0"), (Value::Null, "detached".to_owned()));
+        agent.wait_for("the event", |_| has_event(&agent, "detached", "weir0"));
+        // The operator meant it, and it stays so, whatever happens to other interfaces.
+        network.add_link("weir1", "client1");
+        std::thread::sleep(Duration::from_millis(1_500));
+        let status = agent.json(&["status"]);
+        assert_eq!(state(&status, "weir0"), (Value::Null, "detached".to_owned()));
+        assert!(status["notes"].to_string().contains("agent reload attaches it again"), "{status}");
+        assert_eq!(agent.json(&["reload"])["ok"], true);
+        assert_eq!(state(&agent.json(&["status"]), "weir0"), (attach.into(), "attached".to_owned()));
+    }
+}
+
+fn part_way() {
+    let network = Network::new();
+    let receiver = network.receiver(PORT);
+    let larger = SLOW.replace("100", "1000");
+    let on = ["weir0", "lo"];
+    let agent = network.start_on(&on, "attach = \"generic\"", SLOW);
+    burst(&network, &[udp_from(7)], 60);
+    // lo has no native XDP, which shows when weir0 has been changed already: a reload, and then a start.
+    network.config_on(&on, "attach = \"native\"", &larger);
+    let output = network.command(&["reload"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("does not do native XDP"), "{output:?}");
+    let status = agent.json(&["status"]);
+    for name in on {
+        assert_eq!(state(&status, name), ("generic".into(), "attached".to_owned()));
+    }
+    burst(&network, &[udp_from(7), udp_from(8)], 300);
+    let counts = receiver.counts();
+    assert_eq!((counts[7], counts[8]), (100, 100));
+    agent.stop(Signal::SIGKILL);
+    let output = network.run_to_end(&network.config_on(&on, "attach = \"native\"", &larger));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    burst(&network, &[udp_from(8), udp_from(9)], 2_000);
+    let counts = receiver.counts();
+    assert_eq!((counts[8], counts[9]), (0, 100), "the old limit is in effect");
+    for name in on {
+        let pin = network.pins().join(format!("link-xdpgeneric:{}", network.index(name)));
+        assert_eq!(Link::open(&pin).unwrap().info().unwrap().interface, network.index(name));
+    }
+    let agent = network.start_on(&on, "attach = \"generic\"", SLOW);
+    assert_eq!(agent.remaining("10.77.0.9", "packets"), 0);
+    assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));
+}

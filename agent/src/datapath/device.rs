@@ -3,7 +3,9 @@
 use std::io;
 
 use common::packet::{Direction, Link};
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, Nla as _};
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, Nla as _, NlasIterator,
+};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
@@ -169,16 +171,15 @@ fn flow_limit(discipline: &TcMessage) -> Option<u32> {
         TcAttribute::Options(options) => Some(options),
         _ => None,
     })?;
+    // netlink-packet-route knows nothing of fq: all its options are the content of one.
     let raw = options.iter().find_map(|option| match option {
-        TcOption::Other(raw) if raw.kind() == FLOW_LIMIT => Some(raw),
+        TcOption::Other(raw) => Some(raw),
         _ => None,
     })?;
-    let mut value = [0; 4];
-    if raw.value_len() != value.len() {
-        return None;
-    }
-    raw.emit_value(&mut value);
-    Some(u32::from_ne_bytes(value))
+    let mut content = vec![0; raw.value_len()];
+    raw.emit_value(&mut content);
+    let limit = NlasIterator::new(&content).flatten().find(|option| option.kind() == FLOW_LIMIT)?;
+    limit.value().try_into().ok().map(u32::from_ne_bytes)
 }
 
 /// All disciplines of a device, also those for programs and for what comes in.

@@ -27,6 +27,9 @@ pub struct Interface {
     pub link: Result<Link, String>,
     /// Whether it is set up.
     pub is_up: bool,
+    /// Whether it is a bond. With an XDP program on it the kernel refuses new members that have a program of their own or
+    /// a driver without XDP (`bond_enslave`).
+    pub is_bond: bool,
 }
 
 /// This host's interfaces, which are those of the agent's network namespace.
@@ -58,7 +61,8 @@ fn interface(answer: RouteNetlinkMessage) -> Option<Interface> {
         other => Err(format!("{other:?}")),
     };
     let is_up = link.header.flags.contains(LinkFlags::Up);
-    Some(Interface { index: link.header.index, name: name?, link: kind, is_up })
+    let is_bond = super::topology::device(&link).kind == "bond";
+    Some(Interface { index: link.header.index, name: name?, link: kind, is_up, is_bond })
 }
 
 /// The XDP programs of a device, by their numbers.

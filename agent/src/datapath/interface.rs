@@ -126,6 +126,13 @@ impl Datapath {
                 let note = format!("{name} is held by traffic control: XDP cannot mark packets");
                 self.attach_tc(device, link, to, Some(note))
             }
+            (Attach::Auto, Link::Ethernet) if device.is_bond => {
+                let note = format!(
+                    "{name} is held by traffic control: with XDP on a bond the kernel refuses new members; configure its \
+                     members instead for XDP"
+                );
+                self.attach_tc(device, link, to, Some(note))
+            }
             (Attach::Auto, Link::Ethernet) => match self.attach_xdp(device, Hook::Xdp, to, None) {
                 Err(reason) if reason.is_of_the_hook() => {
                     let note = format!("{name} is held by traffic control, which costs more: {reason}");
@@ -293,7 +300,10 @@ impl Datapath {
     ///
     /// When the kernel refuses, or the interface's frames are of a type that is not supported.
     pub fn prepare_for(&mut self, device: &Interface, attach: Attach) -> Result<(), AttachError> {
-        let is_tc = self.direction() == Direction::Egress || attach == Attach::Tc || self.settings.mark_in_use != 0;
+        let is_tc = self.direction() == Direction::Egress
+            || attach == Attach::Tc
+            || self.settings.mark_in_use != 0
+            || attach == Attach::Auto && device.is_bond;
         let entry = match frames(device)? {
             Link::RawIp => Entry::TcIp,
             Link::Ethernet if is_tc => Entry::Tc,
@@ -308,7 +318,7 @@ impl Datapath {
             (Direction::Egress, ..) => Hook::TcEgress,
             (_, Attach::Generic, _) => Hook::XdpGeneric,
             (_, Attach::Native, _) => Hook::Xdp,
-            (_, Attach::Auto, Ok(Link::Ethernet)) if self.settings.mark_in_use == 0 => Hook::Xdp,
+            (_, Attach::Auto, Ok(Link::Ethernet)) if self.settings.mark_in_use == 0 && !device.is_bond => Hook::Xdp,
             _ => Hook::TcIngress,
         };
         let hooks = self.pins.hooks().all();

@@ -47,6 +47,7 @@ pub struct Device {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// The interface.
+    #[serde(rename = "name")]
     pub interface: String,
     /// The interfaces that charge its packets in its place; none if it charges them itself.
     pub enforced_by: Vec<String>,

@@ -183,5 +183,14 @@ fn bond() {
         let agent = network.start_on(&[INTERFACE, "bond7"], attach, LIMIT);
         assert_eq!(placements(&agent), (vec![json!("bond7")], vec![(json!(INTERFACE), json!(["bond7"]))]));
         expect_once(&network, &agent, &udp_from(7), 7);
+        // A member that charged by itself can join, and passes its packets to the bond.
+        network.add_link("weir1", "client1");
+        network.config_on(&[INTERFACE, "bond7", "weir1"], attach, LIMIT);
+        network.told(&["reload"]);
+        assert_eq!(placements(&agent).0, [json!("bond7"), json!("weir1")]);
+        network.server_ip(&["link", "set", "weir1", "down"]);
+        network.server_ip(&["link", "set", "weir1", "master", "bond7"]);
+        network.told(&["reload"]);
+        assert_eq!(placements(&agent).0, [json!("bond7")]);
     }
 }

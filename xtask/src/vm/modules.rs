@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::kernel::decompress;
 
 /// What the tests need, where a kernel does not have it built in.
-const WANTED: [&str; 27] = [
+const WANTED: [&str; 29] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
@@ -20,6 +20,8 @@ const WANTED: [&str; 27] = [
     "8021q",
     "vxlan",
     "bonding",
+    "bridge",
+    "macvlan",
     "sch_ingress",
     "sch_fq",
     "sch_fq_codel",

@@ -70,7 +70,7 @@ extern "C" fn weir_own_device(hardware: u64) -> u32 {
 #[inline(always)]
 fn look_up(key: OwnKey) -> u32 {
     // SAFETY: only the agent writes the map, and replaces whole values of four bytes.
-    unsafe { OWN.get(&key) }.map_or(0, |own| *own)
+    unsafe { OWN.get(key) }.map_or(0, |own| *own)
 }
 
 #[inline(always)]

@@ -68,8 +68,8 @@ fn help(limit: &Limit) -> String {
 fn bytes(count: u64) -> String {
     match count {
         _ if count < 10_000 => format!("{count}B"),
-        _ if count % 1_024 == 0 && count < 1 << 20 => format!("{}KiB", count / 1_024),
-        _ if count % 1_000_000 == 0 => format!("{}MB", count / 1_000_000),
+        _ if count.is_multiple_of(1_024) && count < 1 << 20 => format!("{}KiB", count / 1_024),
+        _ if count.is_multiple_of(1_000_000) => format!("{}MB", count / 1_000_000),
         _ => format!("{}kB", count.div_ceil(1_000)),
     }
 }
@@ -78,7 +78,6 @@ fn bytes(count: u64) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::*;
     use crate::config::parse;
 
     fn warnings(lines: &str) -> Vec<String> {

@@ -63,7 +63,10 @@ mod tests {
     fn this_kernels_layout_is_plausible() {
         let Ok(btf) = Btf::of_kernel(Path::new("/sys")) else { return };
         let layout = layout_in(&btf, 64).expect("BTF has struct xdp_buff and struct skb_shared_info");
-        assert!(layout.is_known() && layout.shared % 64 == 0 && layout.segments + 4 <= layout.shared, "{layout:?}");
+        assert!(
+            layout.is_known() && layout.shared.is_multiple_of(64) && layout.segments + 4 <= layout.shared,
+            "{layout:?}"
+        );
         assert!(layout.start + 8 <= layout.length, "{layout:?}");
     }
 }

@@ -82,7 +82,7 @@ pub(super) fn ipv6(bytes: &(impl Bytes + ?Sized), offset: usize, depth: Depth) -
         }
         transport
     } else {
-        Transport::new(next as u16, offset + 40)
+        Transport::new(u16::from(next), offset + 40)
     };
     let (protocol, transport_offset) = (transport.protocol(), bytes.within(transport.offset()));
     let mut segment = match transport_offset {

@@ -70,8 +70,9 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         let agent =
             Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster, events, Arc::clone(&state));
         let agent = Arc::new(agent);
-        let saved = Arc::clone(&agent);
-        state.start(move || saved.snapshot());
+        // The thread sleeps on after the agent's end, and must not keep its sockets.
+        let saved = Arc::downgrade(&agent);
+        state.start(move || saved.upgrade()?.snapshot());
         if let Some(exporter) = exporter {
             eprintln!("metrics on http://{}/metrics", exporter.address());
             exporter.start(Arc::clone(&agent))?;

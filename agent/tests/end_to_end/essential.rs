@@ -135,12 +135,9 @@ fn interfaces() {
     let agent = network.start_on(&[INTERFACE, "weir1"], "", limit);
     network.in_client(|| {
         let (flooding, quiet) = (Sender::new(), Sender::on("client1"));
-        for nth in 0..FLOOD {
-            flooding.send(&dhcp_from(7));
-            if nth % 16 == 0 {
-                quiet.send(&dhcp_from(8));
-            }
-        }
+        // One call of the system each: far more than a bucket is refilled with meanwhile, and less than its burst.
+        flooding.send_all(&vec![dhcp_from(7); FLOOD]);
+        quiet.send_all(&vec![dhcp_from(8); BURST as usize]);
     });
     // What is above the limit is charged to its source.
     assert_eq!((agent.remaining("10.77.0.7", "packets"), agent.remaining("10.77.0.8", "packets")), (0, 1));

@@ -28,7 +28,10 @@ fn documents() {
     for field in ["version", "mode", "uptime_seconds", "config", "interfaces", "totals", "sources"] {
         assert!(status.get(field).is_some(), "status has no {field}");
     }
-    assert_eq!(status["interfaces"], serde_json::json!([{ "name": INTERFACE, "attach": "native" }]));
+    let attached = serde_json::json!([
+        { "name": INTERFACE, "attach": "native", "state": "attached", "enforced_by": [], "reason": null }
+    ]);
+    assert_eq!(status["interfaces"], attached);
     for field in ["passed_packets", "passed_bytes", "throttled_packets", "throttled_bytes"] {
         assert!(status["totals"][field].as_u64().unwrap() > 0, "totals has no {field}");
     }

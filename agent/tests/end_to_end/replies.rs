@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use common::packet::build::Frame;
 
 use crate::support::{CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC};
+use crate::tcp::Offload;
 use crate::traffic::burst;
 
 pub const TESTS: &[(&str, fn())] = &[
@@ -79,9 +80,9 @@ fn offloads() {
             let socket = network.in_client(|| UdpSocket::bind((from, 0)).unwrap());
             socket.send_to(b"passes", to).unwrap();
         }
-        for (client, server) in [("on", "on"), ("on", "off"), ("off", "on"), ("off", "off")] {
-            nsenter(network.client(), &["ethtool", "-K", "client0", "tx", client]);
-            nsenter(network.server(), &["ethtool", "-K", INTERFACE, "tx", server]);
+        for (client, server) in [(true, true), (true, false), (false, true), (false, false)] {
+            network.in_client(|| Offload::Checksum.set("client0", client));
+            network.in_server(|| Offload::Checksum.set(INTERFACE, server));
             let before = agent.counts("tcp").1 + agent.counts("udp").1;
             is_refused(&network, "10.77.0.1:9000");
             is_refused(&network, "[fd77::1]:9000");

@@ -48,6 +48,8 @@ impl Info {
 /// What a device does to packets on behalf of the stack.
 #[derive(Clone, Copy, Debug)]
 pub enum Offload {
+    /// Checksums of what is sent.
+    Checksum = 0x17,
     /// TCP segmentation.
     Tso = 0x1f,
     /// Segmentation by the stack, as late as can be.

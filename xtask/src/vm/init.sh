@@ -6,6 +6,7 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/pts /dev/shm
+ln -s /proc/self/fd/0 /dev/stdin
 mount -t devpts devpts /dev/pts
 for place in /dev/shm /run /tmp; do mount -t tmpfs tmpfs $place; done
 mkdir -p /run/netns

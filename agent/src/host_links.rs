@@ -3,26 +3,19 @@
 use std::io;
 
 use crate::config::policy::Config;
+use crate::datapath::topology::Placement;
 use crate::datapath::{Interface, host_interfaces};
 use crate::stacking;
 
-/// The names of the interfaces on this host that a config names and that charge packets, in the config's order. At start, on each reload and
-/// whenever the host changes, this alone decides.
+/// The names of the interfaces on this host that a config names and that charge packets, in the config's order. At start,
+/// on each reload and whenever the host changes, this alone decides.
 ///
 /// # Errors
 ///
-/// When the kernel does not tell which interfaces there are.
+/// When the kernel does not list its interfaces.
 pub fn interfaces(config: &Config) -> io::Result<Vec<String>> {
-    let present = names()?;
-    let mut interfaces = Vec::new();
-    for pattern in &config.agent.interfaces {
-        for name in present.iter().filter(|name| pattern.matches(name)) {
-            if !interfaces.contains(name) {
-                interfaces.push(name.clone());
-            }
-        }
-    }
-    stacking::charging(&interfaces)
+    let placements = stacking::placements(config)?.into_iter();
+    Ok(placements.filter(Placement::enforces).map(|placement| placement.interface).collect())
 }
 
 /// The interfaces of these names, in their order. One that has just been removed is left out.
@@ -43,24 +36,25 @@ pub fn present(names: &[String]) -> io::Result<Vec<Interface>> {
 ///
 /// When the kernel does not tell.
 pub fn missing(config: &Config) -> io::Result<Vec<String>> {
-    let present = names()?;
-    let patterns = config.agent.interfaces.iter();
-    Ok(patterns.filter(|pattern| !present.iter().any(|name| pattern.matches(name))).map(ToString::to_string).collect())
+    Ok(missing_among(config, &names()?))
 }
 
 /// What an operator should know of them.
 #[must_use]
 pub fn missing_notes(config: &Config) -> Vec<String> {
-    let note = |available: &str, name: String| {
-        format!("interface `{name}` not found (available: {available}); it will be attached when it appears")
+    let names = match names() {
+        Ok(names) => names,
+        Err(error) => return vec![format!("reading this host's interfaces failed: {error}")],
     };
-    match (missing(config), names()) {
-        (Ok(missing), Ok(names)) => {
-            let available = names.join(", ");
-            missing.into_iter().map(|name| note(&available, name)).collect()
-        }
-        (Err(error), _) | (_, Err(error)) => vec![format!("reading this host's interfaces failed: {error}")],
-    }
+    let available = names.join(", ");
+    let note =
+        |name| format!("interface `{name}` not found (available: {available}); it will be attached when it appears");
+    missing_among(config, &names).into_iter().map(note).collect()
+}
+
+fn missing_among(config: &Config, present: &[String]) -> Vec<String> {
+    let patterns = config.agent.interfaces.iter();
+    patterns.filter(|pattern| !present.iter().any(|name| pattern.matches(name))).map(ToString::to_string).collect()
 }
 
 fn names() -> io::Result<Vec<String>> {

@@ -27,16 +27,6 @@ pub fn placements(config: &Config) -> io::Result<Vec<Placement>> {
     Ok(place(&devices, &named))
 }
 
-/// Those of the interfaces with these names that charge packets.
-///
-/// # Errors
-///
-/// When the kernel does not list its devices.
-pub fn charging(named: &[String]) -> io::Result<Vec<String>> {
-    let placements = if named.is_empty() { Vec::new() } else { place(&devices()?, named) };
-    Ok(placements.into_iter().filter(Placement::enforces).map(|placement| placement.interface).collect())
-}
-
 /// Packets of the interfaces that a config names which nothing limits, and what to do.
 #[must_use]
 pub fn gaps(config: &Config) -> Vec<String> {

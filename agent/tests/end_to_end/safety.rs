@@ -20,10 +20,10 @@ pub const TESTS: &[(&str, fn())] = &[
 ];
 
 /// A small table, for what many agents are started for.
-const SMALL: &str = "max_sources = 2000\n";
-const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
+pub const SMALL: &str = "max_sources = 2000\n";
+pub const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
-fn said(output: &std::process::Output) -> String {
+pub fn said(output: &std::process::Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 

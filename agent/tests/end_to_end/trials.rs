@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::foreign::Place;
+use crate::safety::{SLOW, SMALL, said};
 use crate::support::{INTERFACE, Network, a_while};
 use crate::traffic::{PORT, burst, udp_from};
 
@@ -18,13 +19,6 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_trial_needs_no_file_that_the_agent_can_read", text_of_the_command),
     ("an_agent_without_a_state_directory_runs_and_says_so", no_state_directory),
 ];
-
-const SMALL: &str = "max_sources = 2000\n";
-const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
-
-fn said(output: &std::process::Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
 
 fn missing_interface() {
     let network = Network::new();

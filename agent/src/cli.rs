@@ -1,42 +1,44 @@
-//! What is typed.
+//! Command-line arguments. `cmd::options` resolves which config and which control socket they name.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::control::DEFAULT_SOCKET;
-
-/// Weir: holds a host's callers to their limits, at the kernel edge.
+/// Weir: per-source rate limits in the kernel, and resource limits for process groups
 #[derive(Debug, Parser)]
-#[command(name = "agent", version, args_conflicts_with_subcommands = true, max_term_width = 100)]
-#[command(after_help = "Exit status: 0 done; 1 failed while running; 2 wrong usage or config (nothing was touched).")]
+#[command(name = "agent", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "agent --config FILE is short for agent run --config FILE.\n\n\
+    Exit status: 0 done; 1 failed while running; 2 wrong usage or config (nothing was touched).")]
 pub struct Cli {
-    /// What to do; without a command, the agent runs.
+    /// The verb; `agent --config FILE` without one runs the agent.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// How to run.
+    /// Options that stand on either side of the verb.
     #[command(flatten)]
-    pub run: Run,
+    pub options: Options,
 }
 
-/// How the agent runs.
-#[derive(Clone, Debug, Args)]
-pub struct Run {
-    /// The limits to enforce; without one, built-in limits are observed on the interfaces of the default route
-    #[arg(long, value_name = "FILE")]
+/// Options of all verbs.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Options {
+    /// The config; without it, WEIR_CONFIG, then /etc/weir/limits.toml where that exists
+    #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The running agent's control socket; without it, WEIR_CONTROL, then the config's [agent] control
+    #[arg(long, global = true, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print one JSON document instead of a table
+    #[arg(long, global = true)]
+    pub json: bool,
 }
 
-/// How to talk to a running agent, and how to print what it says.
-#[derive(Clone, Debug, Args)]
-pub struct Ask {
-    /// The running agent's control socket
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
-    pub control: PathBuf,
-    /// Print one JSON document instead of a table
-    #[arg(long)]
-    pub json: bool,
+/// A config by position: `agent check FILE` is `agent check --config FILE`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConfigFile {
+    /// The config, as --config names it
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
 }
 
 /// What to ask about a limit on requests.
@@ -63,110 +65,77 @@ pub struct Decide {
     /// End with status 1 if it is refused
     #[arg(long)]
     pub exit_status: bool,
-    /// How to ask
-    #[command(flatten)]
-    pub ask: Ask,
 }
 
 /// What to do to a process group.
 #[derive(Clone, Debug, Subcommand)]
 pub enum GroupCommand {
-    /// Stop its processes where they are
+    /// Freeze its processes
     Freeze {
         /// The group's name
         name: String,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
-    /// Let its frozen processes go on
+    /// Thaw its frozen processes
     Thaw {
         /// The group's name
         name: String,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
     /// Kill all its processes
     Kill {
         /// The group's name
         name: String,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the agent (the same as without a command)
-    Run(Run),
-    /// Validate a config, and print what it would enforce
-    Check {
-        /// The config
-        file: PathBuf,
-        /// Print one JSON document instead of a table
-        #[arg(long)]
-        json: bool,
-    },
-    /// Mode, uptime, interfaces and how they are attached, totals, table occupancy
-    Status(Ask),
-    /// Each limit: definition, passed, throttled, would-throttle, keys tracked
-    Limits(Ask),
-    /// The most throttled and busiest sources, each limit's load and process groups, live; ? tells the keys
+    /// Run the agent; without a config, built-in limits are observed on the interfaces of the default route
+    Run(ConfigFile),
+    /// Validate a config and print what it enforces
+    Check(ConfigFile),
+    /// Show mode, uptime, interfaces and how they are attached, totals, table occupancy
+    Status,
+    /// Show each limit: definition, passed, throttled, would-throttle, keys tracked
+    Limits,
+    /// Show the most throttled and busiest sources, the limits' load and process groups, live; ? lists the keys
     Top {
-        /// Print one table of sources and end
+        /// Print one table of sources and exit
         #[arg(long)]
         once: bool,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
-    /// Who was throttled, by which limit, sampled: the first time, and then once a second
+    /// Show refusals by source and limit: the first, then a sample each second
     Events {
-        /// Go on with those that come, until it is interrupted
+        /// Print new events as they happen, until interrupted
         #[arg(long)]
         follow: bool,
-        /// Only so many of those that the agent remembers; with --follow 10, else all
+        /// Print at most N remembered events; default: all, with --follow 10
         #[arg(long, value_name = "N")]
         last: Option<usize>,
-        /// How to ask; --json prints a document a line
-        #[command(flatten)]
-        ask: Ask,
     },
-    /// Everything known of one source: class, each limit's remaining allowance, retry-after, counters
+    /// Show one source: class, ban, remaining allowance of each limit, retry-after, counters
     Show {
         /// The source's address
         source: IpAddr,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
-    /// Each process group: members, usage against limit, time throttled, pressure; or, in an emergency, stop one
+    /// Show each process group: members, usage and limits, time throttled, pressure; or freeze, thaw or kill one
     Groups {
-        /// What to do to a group instead of showing all
+        /// Freeze, thaw or kill one group
         #[command(subcommand)]
         emergency: Option<GroupCommand>,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
-    /// Forget the state of one source, or of all sources under one limit: they have their whole allowance again
+    /// Reset the state of one source, or of all sources of one limit, to the whole allowance
     Reset {
         /// The source's address
         #[arg(required_unless_present = "limit", conflicts_with = "limit")]
         source: Option<IpAddr>,
-        /// The limit whose state to forget, for every source
+        /// Reset every source of this limit
         #[arg(long, value_name = "NAME")]
         limit: Option<String>,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
-    /// Ask about one limit on requests, as applications do
+    /// Decide one request, as applications ask for it
     Decide(Decide),
-    /// Refuse everything from an address or prefix, until the ban ends or is lifted
+    /// Refuse every packet from addresses or prefixes until the ban expires or is lifted
     Ban {
         /// The address or prefix
         #[arg(value_name = "CIDR", required_unless_present = "file", conflicts_with = "file")]
@@ -180,53 +149,34 @@ pub enum Command {
         /// Ban even the address that this SSH session comes from
         #[arg(long)]
         force: bool,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
     /// Lift the ban of an address or prefix
     Unban {
         /// The address or prefix, as it was banned
         cidr: String,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
-    /// What is banned, and for how much longer
-    Bans(Ask),
-    /// Read the config again: all of it comes into force, or nothing of it; state of unchanged limits is kept
-    Reload(Ask),
-    /// Put a config in force for a time, and go back unless it is confirmed
+    /// List the bans and when they expire
+    Bans,
+    /// Read the config again, all or nothing; unchanged limits keep their state
+    Reload,
+    /// Try a config for some time, then roll back unless it is confirmed
     Try {
-        /// The config
-        file: PathBuf,
+        /// The config, as --config names it
+        #[command(flatten)]
+        config: ConfigFile,
         /// For how long, from 1s to 24h
         #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
         duration: std::time::Duration,
-        /// How to ask
-        #[command(flatten)]
-        ask: Ask,
     },
     /// Keep the config that is on trial
-    Confirm(Ask),
-    /// Take out of the kernel all that an earlier run left there
-    Detach {
-        /// The config that run had, for where its pins are
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
-    },
-    /// What this host can and cannot do, and the command that fixes it; ends with 1 if the config needs what is missing
-    Doctor {
-        /// The config to look at the host for; without one, what an agent without a config needs
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
-        /// Print one JSON document instead of a table
-        #[arg(long)]
-        json: bool,
-    },
+    Confirm,
+    /// Remove from the kernel what a stopped agent left in effect
+    Detach(ConfigFile),
+    /// Report what this host supports and how to fix what is missing; exits with 1 if the config requires it
+    Doctor(ConfigFile),
     /// Print a shell's completions, for packages
     Completions {
-        /// Which shell's
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page, for packages: agent man | man -l -

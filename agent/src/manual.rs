@@ -16,7 +16,7 @@ const DESCRIPTION: [&str; 3] = [
     "agent --config FILE runs until SIGINT or SIGTERM. All other commands either look at a file or this host (check, \
      doctor, detach), or ask the running agent through its control socket; those print a table, or with --json one JSON \
      document whose fields scripts may rely on.",
-    "Without a config the agent observes the interfaces of the default route with built-in limits, and throttles nothing. \
+    "agent run without a config observes the interfaces of the default route with built-in limits, and refuses nothing. \
      When it ends, limits stay in force (on_exit = \"keep\") and the next agent takes them over with their state; agent \
      detach takes everything out of the kernel.",
 ];
@@ -93,7 +93,9 @@ fn synopsis() -> Roff {
         bold("agent"),
         roman(" "),
         italic("COMMAND"),
-        roman(" [--control "),
+        roman(" [--config "),
+        italic("FILE"),
+        roman("] [--control "),
         italic("PATH"),
         roman("] [--json] …"),
     ]);
@@ -179,16 +181,12 @@ fn config_section() -> Roff {
     roff
 }
 
-/// Every command with its arguments; those that many share are told once.
+/// Every command with its arguments; the global ones once.
 fn commands(command: &Command) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["OPTIONS"]);
-    let shared = ["control", "json"];
-    let ask = command.find_subcommand("status").map(|status| status.get_arguments().collect::<Vec<_>>());
-    let ask = ask.unwrap_or_default();
-    for argument in
-        command.get_arguments().chain(ask.iter().copied().filter(|it| shared.contains(&it.get_id().as_str())))
-    {
+    let shared = ["config", "control", "json"];
+    for argument in command.get_arguments() {
         tell_argument(&mut roff, argument);
     }
     roff.control("SH", ["COMMANDS"]);

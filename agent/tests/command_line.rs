@@ -5,8 +5,19 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 fn agent(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_agent")).args(arguments).output().unwrap()
+    command(arguments).output().unwrap()
 }
+
+/// The agent, whatever the environment of the tests names.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
+    command.args(arguments).env_remove("WEIR_CONFIG").env_remove("WEIR_CONTROL");
+    command
+}
+
+/// Limits on requests alone: an agent that needs no privileges.
+const REQUESTS: &str = "[decide]\nhttp = \"127.0.0.1:0\"\n[[limit]]\nname = \"a\"\nscope = \"request\"\n\
+                        key = [\"user\"]\nunit = \"requests\"\nrate = \"1/s\"\n";
 
 /// Ends with this status, and says all of this, each once, without a panic.
 #[track_caller]
@@ -27,6 +38,40 @@ fn wrong_usage_ends_with_2_and_the_right_one() {
     tells(&["ban", "192.0.2.1", "--for", "10"], 2, &["time unit needed"]);
     tells(&["ban", "300.0.0.1"], 2, &["neither an address nor a prefix", "nothing was banned"]);
     tells(&["completions", "tcsh"], 2, &["bash"]);
+}
+
+#[test]
+fn the_agent_alone_prints_its_help_and_starts_nothing() {
+    tells(&[], 2, &["Usage: agent", "Exit status:"]);
+    tells(&["--json"], 2, &["missing command", "agent --help"]);
+}
+
+#[test]
+fn options_stand_on_either_side_of_the_verb() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("nobody.sock").to_str().unwrap().to_owned();
+    for arguments in [["--control", &socket, "status"], ["status", "--control", &socket]] {
+        tells(&arguments, 1, &[&socket]);
+    }
+    let config = folder.path().join("limits.toml").to_str().unwrap().to_owned();
+    std::fs::write(&config, format!("[agent]\ncontrol = {socket:?}\n{REQUESTS}")).unwrap();
+    for arguments in [
+        &["check", &config][..],
+        &["check", "--config", &config],
+        &["--config", &config, "check"],
+        &["--json", "--config", &config, "check"],
+    ] {
+        let output = agent(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    tells(&["check", &config, "--config", &socket], 2, &["both name a config"]);
+    // The socket that the config names.
+    tells(&["status", "--config", &config], 1, &[&socket]);
+    for (variable, value) in [("WEIR_CONTROL", &socket), ("WEIR_CONFIG", &config)] {
+        let output = command(&["limits"]).env(variable, value).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stderr).contains(&socket), "{variable}");
+    }
+    assert!(command(&["check"]).env("WEIR_CONFIG", &config).status().unwrap().success());
 }
 
 #[test]
@@ -68,10 +113,8 @@ fn a_socket_that_cannot_be_made_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
     // Limits on requests alone: no privileges are needed, and nothing of the kernel is touched.
-    let rest = "[decide]\nhttp = \"127.0.0.1:0\"\n[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\n\
-                unit = \"requests\"\nrate = \"1/s\"\n";
     let run = |control: &str, words: &[&str]| {
-        std::fs::write(&file, format!("[agent]\ncontrol = {control:?}\n{rest}")).unwrap();
+        std::fs::write(&file, format!("[agent]\ncontrol = {control:?}\n{REQUESTS}")).unwrap();
         tells(&["--config", file.to_str().unwrap()], 1, words);
     };
     let long = format!("{}/{}.sock", folder.path().display(), "x".repeat(120));

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 
 use super::Print;
 use super::table::{self, number};
-use crate::cli::Ask;
+use crate::cli::Options;
 use crate::cluster::ClusterStatus;
-use crate::control::{Client, Request, Reset};
+use crate::control::{Request, Reset};
 use crate::stats::{BanStatus, InterfaceStatus, LimitStatus, SourceStatus, Status, TopRow};
 
 /// A ban in words.
@@ -23,11 +23,11 @@ fn banned(ban: &BanStatus) -> String {
 
 /// Asks, and prints the answer one way or the other.
 pub(super) fn ask<T: DeserializeOwned + Serialize>(
-    options: &Ask,
+    options: &Options,
     request: &Request,
     table: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<ExitCode> {
-    let answer: T = Client::new(&options.control).ask(request)?;
+    let answer: T = options.client().ask(request)?;
     match Print::from(options.json) {
         Print::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
         Print::Table => println!("{}", table(&answer)),
@@ -35,7 +35,7 @@ pub(super) fn ask<T: DeserializeOwned + Serialize>(
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn status(options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Status, |status: &Status| {
         let interfaces: Vec<String> = status.interfaces.iter().map(interface).collect();
         let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
@@ -155,7 +155,7 @@ fn cluster_text(cluster: &ClusterStatus) -> String {
     format!("{head}\n\n{}", table::render(["LIMIT", "HOST", "SHARE", "FROM", "DEMAND"], 2, rows))
 }
 
-pub fn limits(options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn limits(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Limits, |limits: &Vec<LimitStatus>| {
         table::render(
             [
@@ -190,7 +190,7 @@ pub fn limits(options: &Ask) -> anyhow::Result<ExitCode> {
 }
 
 /// One table of sources.
-pub fn top_once(options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn top_once(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Top, |rows: &Vec<TopRow>| {
         table::render(
             ["SOURCE", "LIMIT", "PASSED", "THROTTLED"],
@@ -202,7 +202,7 @@ pub fn top_once(options: &Ask) -> anyhow::Result<ExitCode> {
     })
 }
 
-pub fn show(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Show { source }, |status: &SourceStatus| {
         let last = status.last_refused.as_ref().map_or_else(
             || "never, as far as is remembered".to_owned(),
@@ -232,7 +232,7 @@ pub fn show(source: IpAddr, options: &Ask) -> anyhow::Result<ExitCode> {
     })
 }
 
-pub fn reset(source: Option<IpAddr>, limit: Option<String>, options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn reset(source: Option<IpAddr>, limit: Option<String>, options: &Options) -> anyhow::Result<ExitCode> {
     let (request, whose) = match (source, limit) {
         (Some(source), _) => (Request::Reset { source }, source.to_string()),
         (None, limit) => {

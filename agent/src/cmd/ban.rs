@@ -10,10 +10,10 @@ use anyhow::Context;
 use super::ask::ask;
 use super::table::{self, number};
 use super::{Print, USAGE};
-use crate::cli::Ask;
+use crate::cli::Options;
 use crate::config::policy::Prefix;
 use crate::config::{prefix, ssh};
-use crate::control::{BanOrder, Banned, Client, MOST_ORDERS, Request, Unbanned};
+use crate::control::{BanOrder, Banned, MOST_ORDERS, Request, Unbanned};
 use crate::stats::BansRow;
 
 /// Whether the operator's own address may be banned.
@@ -36,7 +36,7 @@ pub fn ban(
     file: Option<&Path>,
     duration: Option<Duration>,
     force: Force,
-    options: &Ask,
+    options: &Options,
 ) -> anyhow::Result<ExitCode> {
     let listed = match (cidr, file) {
         (Some(cidr), _) => parse("", cidr),
@@ -61,7 +61,7 @@ pub fn ban(
         eprintln!("{own} holds the address that this SSH session comes from: to ban it all the same, add --force");
         return Ok(ExitCode::from(USAGE));
     }
-    let client = Client::new(&options.control);
+    let client = options.client();
     let for_seconds = duration.map(|duration| duration.as_secs_f64());
     let mut all = Banned { banned: 0 };
     for part in prefixes.chunks(MOST_ORDERS) {
@@ -111,7 +111,7 @@ fn locked_out(prefixes: &[Prefix], client: Option<IpAddr>) -> Option<&Prefix> {
     prefixes.iter().find(|prefix| prefix.contains(client))
 }
 
-pub fn unban(cidr: &str, options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn unban(cidr: &str, options: &Options) -> anyhow::Result<ExitCode> {
     let prefix = match prefix::parse(cidr) {
         Ok(prefix) => prefix,
         Err(wrong) => {
@@ -128,7 +128,7 @@ pub fn unban(cidr: &str, options: &Ask) -> anyhow::Result<ExitCode> {
     })
 }
 
-pub fn bans(options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Bans, |rows: &Vec<BansRow>| {
         let until =
             |row: &BansRow| row.ban.expires_in_seconds.map_or_else(|| "until lifted".to_owned(), table::seconds);

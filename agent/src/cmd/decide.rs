@@ -5,19 +5,19 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use super::{Print, USAGE, table};
-use crate::cli::Decide;
-use crate::control::{Client, ClientError, Request};
+use crate::cli::{Decide, Options};
+use crate::control::{ClientError, Request};
 use crate::decide::{Answer, Question};
 
-pub fn decide(options: &Decide) -> anyhow::Result<ExitCode> {
-    let question = match question(options) {
+pub fn decide(decide: &Decide, options: &Options) -> anyhow::Result<ExitCode> {
+    let question = match question(decide) {
         Ok(question) => question,
         Err(wrong) => {
             eprintln!("error: {wrong}");
             return Ok(ExitCode::from(USAGE));
         }
     };
-    let answer: Answer = match Client::new(&options.ask.control).ask(&Request::Decide { question }) {
+    let answer: Answer = match options.client().ask(&Request::Decide { question }) {
         Ok(answer) => answer,
         // It was not understood, and nothing was charged.
         Err(ClientError::Refused(reason)) => {
@@ -26,11 +26,11 @@ pub fn decide(options: &Decide) -> anyhow::Result<ExitCode> {
         }
         Err(error) => return Err(error.into()),
     };
-    match Print::from(options.ask.json) {
+    match Print::from(options.json) {
         Print::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
         Print::Table => println!("{}", text(&answer)),
     }
-    Ok(if options.exit_status && !answer.allowed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if decide.exit_status && !answer.allowed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn text(answer: &Answer) -> String {

@@ -7,8 +7,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::Print;
 use super::table::number;
-use crate::cli::Ask;
-use crate::control::{Client, Request};
+use crate::cli::Options;
+use crate::control::Request;
 use crate::events::Event;
 
 /// How many of those that are remembered a follower is shown first.
@@ -29,8 +29,8 @@ impl From<bool> for Follow {
     }
 }
 
-pub fn events(follow: Follow, last: Option<usize>, options: &Ask) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&options.control);
+pub fn events(follow: Follow, last: Option<usize>, options: &Options) -> anyhow::Result<ExitCode> {
+    let client = options.client();
     let print = Print::from(options.json);
     let mut out = io::stdout().lock();
     let written = match follow {

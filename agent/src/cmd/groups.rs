@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use super::ask::ask;
 use super::table::{self, number};
-use crate::cli::{Ask, GroupCommand};
+use crate::cli::{GroupCommand, Options};
 use crate::control::{Done, Request};
 use crate::groups::{Emergency, GroupStatus};
 
-pub fn groups(options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn groups(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Groups, |groups: &Vec<GroupStatus>| {
         let heading = [
             "GROUP",
@@ -53,11 +53,11 @@ fn row(group: &GroupStatus) -> [String; 10] {
     ]
 }
 
-pub fn emergency(command: &GroupCommand) -> anyhow::Result<ExitCode> {
-    let (group, options, what, done) = match command {
-        GroupCommand::Freeze { name, ask } => (name, ask, Emergency::Freeze, "frozen"),
-        GroupCommand::Thaw { name, ask } => (name, ask, Emergency::Thaw, "thawed"),
-        GroupCommand::Kill { name, ask } => (name, ask, Emergency::Kill, "killed"),
+pub fn emergency(command: &GroupCommand, options: &Options) -> anyhow::Result<ExitCode> {
+    let (group, what, done) = match command {
+        GroupCommand::Freeze { name } => (name, Emergency::Freeze, "frozen"),
+        GroupCommand::Thaw { name } => (name, Emergency::Thaw, "thawed"),
+        GroupCommand::Kill { name } => (name, Emergency::Kill, "killed"),
     };
     let request = Request::Emergency { group: group.clone(), what };
     ask(options, &request, |answer: &Done| format!("group {} is {done}", answer.group))

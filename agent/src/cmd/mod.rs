@@ -8,6 +8,7 @@ mod detach;
 mod doctor;
 mod events;
 mod groups;
+mod options;
 mod package;
 mod reload;
 mod run;
@@ -16,7 +17,7 @@ mod top;
 
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Options};
 
 /// Wrong usage or config: nothing was touched.
 const USAGE: u8 = 2;
@@ -27,35 +28,59 @@ const USAGE: u8 = 2;
 ///
 /// When it failed while running; wrong usage and configs are told of here and end in exit status 2.
 pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
-    let command = cli.command.unwrap_or(Command::Run(cli.run));
+    let (options, command) = (&cli.options, cli.command);
+    let Some(command) = command else { return without_a_verb(options) };
     if !matches!(command, Command::Run(_)) {
         end_with_the_reader();
     }
+    let config = match &command {
+        Command::Run(file) | Command::Doctor(file) | Command::Detach(file) => options.config_file(file),
+        Command::Check(file) | Command::Try { config: file, .. } => options.required_config(file).map(Some),
+        _ => Ok(None),
+    };
+    let config = match config {
+        Ok(config) => config.unwrap_or_default(),
+        Err(error) => return Ok(usage(&error)),
+    };
+    let named = Some(config.as_path()).filter(|path| !path.as_os_str().is_empty());
     match command {
-        Command::Run(options) => run::run(&options),
-        Command::Check { file, json } => check::check(&file, json.into()),
-        Command::Status(options) => ask::status(&options),
-        Command::Limits(options) => ask::limits(&options),
-        Command::Top { once, ask } => top::top(once.into(), &ask),
-        Command::Events { follow, last, ask } => events::events(follow.into(), last, &ask),
-        Command::Show { source, ask } => ask::show(source, &ask),
-        Command::Reset { source, limit, ask } => ask::reset(source, limit, &ask),
-        Command::Ban { cidr, file, duration, force, ask } => {
-            ban::ban(cidr.as_deref(), file.as_deref(), duration, force.into(), &ask)
+        Command::Run(_) => run::run(named),
+        Command::Check(_) => check::check(&config, options.json.into()),
+        Command::Status => ask::status(options),
+        Command::Limits => ask::limits(options),
+        Command::Top { once } => top::top(once.into(), options),
+        Command::Events { follow, last } => events::events(follow.into(), last, options),
+        Command::Show { source } => ask::show(source, options),
+        Command::Reset { source, limit } => ask::reset(source, limit, options),
+        Command::Ban { cidr, file, duration, force } => {
+            ban::ban(cidr.as_deref(), file.as_deref(), duration, force.into(), options)
         }
-        Command::Unban { cidr, ask } => ban::unban(&cidr, &ask),
-        Command::Bans(options) => ban::bans(&options),
-        Command::Decide(options) => decide::decide(&options),
-        Command::Groups { emergency: None, ask } => groups::groups(&ask),
-        Command::Groups { emergency: Some(command), .. } => groups::emergency(&command),
-        Command::Reload(options) => reload::reload(&options),
-        Command::Try { file, duration, ask } => reload::try_config(&file, duration, &ask),
-        Command::Confirm(options) => reload::confirm(&options),
-        Command::Detach { config } => detach::detach(config.as_deref()),
-        Command::Doctor { config, json } => doctor::doctor(config.as_deref(), json.into()),
+        Command::Unban { cidr } => ban::unban(&cidr, options),
+        Command::Bans => ban::bans(options),
+        Command::Decide(question) => decide::decide(&question, options),
+        Command::Groups { emergency: None } => groups::groups(options),
+        Command::Groups { emergency: Some(command) } => groups::emergency(&command, options),
+        Command::Reload => reload::reload(options),
+        Command::Try { duration, .. } => reload::try_config(&config, duration, options),
+        Command::Confirm => reload::confirm(options),
+        Command::Detach(_) => detach::detach(named),
+        Command::Doctor(_) => doctor::doctor(named, options.json.into()),
         Command::Completions { shell } => package::completions(shell),
         Command::Man => package::man(),
     }
+}
+
+/// Runs the agent if a config is named: nobody starts one by asking what there is.
+fn without_a_verb(options: &Options) -> anyhow::Result<ExitCode> {
+    match &options.config {
+        Some(config) => run::run(Some(config)),
+        None => Ok(usage(&"missing command: agent --help lists them; agent --config FILE runs the agent")),
+    }
+}
+
+fn usage(error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(USAGE)
 }
 
 /// Ends quietly when nobody reads on, as `agent top --once | head -1` does, instead of failing to print.

@@ -5,17 +5,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::{Print, USAGE};
-use crate::cli::Ask;
+use crate::cli::Options;
 use crate::config::{self, ConfigError, ssh};
-use crate::control::{Client, LONGEST_CONFIG, Request};
+use crate::control::{LONGEST_CONFIG, Request};
 use crate::live::{Confirmed, Reloaded, TRIALS};
 
-pub fn reload(options: &Ask) -> anyhow::Result<ExitCode> {
-    let answer: Reloaded = Client::new(&options.control).ask(&Request::Reload { operator: ssh::client() })?;
+pub fn reload(options: &Options) -> anyhow::Result<ExitCode> {
+    let answer: Reloaded = options.client().ask(&Request::Reload { operator: ssh::client() })?;
     tell(&answer, options, || format!("reloaded in {} ms", answer.milliseconds))
 }
 
-pub fn try_config(file: &Path, duration: Duration, options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow::Result<ExitCode> {
     if !TRIALS.contains(&duration) {
         eprintln!("a trial lasts from 1s to 24h: write --for 60s");
         return Ok(ExitCode::from(USAGE));
@@ -41,15 +41,15 @@ pub fn try_config(file: &Path, duration: Duration, options: &Ask) -> anyhow::Res
         for_seconds: duration.as_secs_f64(),
         operator: ssh::client(),
     };
-    let answer: Reloaded = Client::new(&options.control).ask(&request)?;
+    let answer: Reloaded = options.client().ask(&request)?;
     tell(&answer, options, || {
         let time = humantime::format_duration(duration);
         format!("{} is in force for {time}, and then what was before again; to keep it: agent confirm", file.display())
     })
 }
 
-pub fn confirm(options: &Ask) -> anyhow::Result<ExitCode> {
-    let answer: Confirmed = Client::new(&options.control).ask(&Request::Confirm)?;
+pub fn confirm(options: &Options) -> anyhow::Result<ExitCode> {
+    let answer: Confirmed = options.client().ask(&Request::Confirm)?;
     match Print::from(options.json) {
         Print::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
         Print::Table => {
@@ -62,7 +62,7 @@ pub fn confirm(options: &Ask) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(answer: &Reloaded, options: &Ask, done: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
+fn tell(answer: &Reloaded, options: &Options, done: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
     match Print::from(options.json) {
         Print::Json => println!("{}", serde_json::to_string_pretty(answer)?),
         Print::Table if answer.ok => {

@@ -1,6 +1,7 @@
 //! `agent --config limits.toml`: holds the host to it until told to stop.
 
 use std::collections::BTreeSet;
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +12,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::USAGE;
 use crate::applications::{self, Agent, Packets};
-use crate::cli::Run;
 use crate::cluster;
 use crate::compile::{self, Plan};
 use crate::config::policy::{Config, Mode, OnExit};
@@ -27,8 +27,8 @@ use crate::service::{PERIOD, Service};
 use crate::state::{Keeping, Restore, StateDirectory};
 use crate::supervisor::Supervisor;
 
-pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
-    let Some(source) = configuration(options)? else { return Ok(ExitCode::from(USAGE)) };
+pub fn run(file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let Some(source) = configuration(file)? else { return Ok(ExitCode::from(USAGE)) };
     let protected = protect::of(&source.config, &BTreeSet::new());
     let config = protect::applied(&source.config, &protected);
     let plan = match compile::plan(&config) {
@@ -39,7 +39,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         }
     };
     let interfaces = live::interfaces(&config).context("reading this host's interfaces")?;
-    let file = options.config.clone();
+    let file = file.map(Path::to_owned);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(async {
         // First of all, so that a second agent touches nothing.
@@ -144,11 +144,15 @@ async fn keep_up(packets: &Packets) {
     }
 }
 
-/// Reads the config, or takes the built-in one; `None` if it is wrong, which has been told.
-fn configuration(options: &Run) -> anyhow::Result<Option<Source>> {
-    let Some(file) = &options.config else {
+/// Reads the config, or takes the built-in one; `None` if it is invalid or declined, which has been printed.
+fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Source>> {
+    let Some(file) = file else {
         let interfaces = default_route_interfaces().context("finding the interfaces of the default route")?;
-        eprintln!("no config: observing on {} with built-in limits, throttling nothing", interfaces.join(", "));
+        let names = interfaces.join(", ");
+        if io::stdin().is_terminal() && !agrees(&format!("no config: observe {names} with built-in limits? [y/N] "))? {
+            return Ok(None);
+        }
+        eprintln!("no config: observing {names} with built-in limits, refusing nothing");
         return Ok(Some(Source { config: Config::built_in(&interfaces), text: None }));
     };
     let (source, warnings) = match Source::read(file) {
@@ -166,6 +170,13 @@ fn configuration(options: &Run) -> anyhow::Result<Option<Source>> {
         eprintln!("warning: {warning}");
     }
     Ok(Some(source))
+}
+
+fn agrees(question: &str) -> anyhow::Result<bool> {
+    eprint!("{question}");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).context("reading the answer from the terminal")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// What was in force before, if the config is one that was on trial when an earlier agent ended, and was not confirmed.

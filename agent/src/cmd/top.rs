@@ -4,8 +4,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use super::{USAGE, ask};
-use crate::cli::Ask;
-use crate::control::Client;
+use crate::cli::Options;
 use crate::tui;
 
 /// How often to look.
@@ -23,7 +22,7 @@ impl From<bool> for Looks {
     }
 }
 
-pub fn top(looks: Looks, options: &Ask) -> anyhow::Result<ExitCode> {
+pub fn top(looks: Looks, options: &Options) -> anyhow::Result<ExitCode> {
     if looks == Looks::One {
         return ask::top_once(options);
     }
@@ -35,6 +34,6 @@ pub fn top(looks: Looks, options: &Ask) -> anyhow::Result<ExitCode> {
         eprintln!("the live view needs a terminal to be typed and shown at: use agent top --once for one table");
         return Ok(ExitCode::from(USAGE));
     }
-    tui::run(Client::new(&options.control), tui::Theme::of_environment())?;
+    tui::run(options.client(), tui::Theme::of_environment())?;
     Ok(ExitCode::SUCCESS)
 }

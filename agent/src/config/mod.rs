@@ -91,6 +91,14 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|_| read(io::Error::other("it is not UTF-8 text")))
 }
 
+/// The control socket that a config names, also one that is otherwise invalid.
+#[must_use]
+pub fn control_socket(text: &str) -> Option<PathBuf> {
+    let (document, _) = DeTable::parse_recoverable(text);
+    let agent = document.get_ref().get("agent")?.get_ref().as_table()?;
+    agent.get("control")?.get_ref().as_str().map(PathBuf::from)
+}
+
 /// Validates a text.
 ///
 /// # Errors

@@ -47,10 +47,10 @@ pub struct Decide {
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub limit: String,
-    /// An entry of the key and its value; once for each
+    /// An entry of the key and its value; once for each. Entries that the limit has a value for may be left out
     #[arg(long = "key", value_name = "ENTRY=VALUE")]
     pub keys: Vec<String>,
-    /// The client's address
+    /// The client's address, for its class and for limits by source
     #[arg(long, value_name = "IP")]
     pub source: Option<IpAddr>,
     /// The kind of request, and its parameters: --request publish messages=3

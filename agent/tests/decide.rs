@@ -43,7 +43,7 @@ fn a_decision_is_answered_with_what_is_left_and_the_drafts_headers() {
     let (status, head, answer) = agent.post(&alice(json!({"cost": 1_001})).to_string());
     assert_eq!((status, &answer["retry_after_seconds"]), (429, &Value::Null));
     assert!(!head.contains("retry-after"), "{head}");
-    // The payer's class has five times as much, the formula's `limit` with it.
+    // The payer's class has five times as much, the formula's `allowance` with it.
     let (_, answer) = agent.ask(
         &json!({"limit": "credits-per-user", "key": {"user": "bob"}, "source": "198.51.100.7", "request": "query"}),
     );

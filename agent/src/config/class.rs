@@ -1,8 +1,10 @@
 //! `[[class]]`.
 
-use super::policy::{Class, Multiplier, Prefix, Service};
+use ipnet::IpNet;
+
+use super::policy::{AgentConfig, Class, Multiplier, Prefix, Service};
 use super::prefix;
-use super::report::Span;
+use super::report::{Problems, Span};
 use super::table::{self, Table};
 
 /// A class, and where its parts stand.
@@ -56,4 +58,33 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
     let (name, name_span) = name?;
     let sources = prefix_spans.iter().map(|(prefix, _)| *prefix).collect();
     Some(ReadClass { class: Class { name: name.to_owned(), sources, service }, name_span, prefix_spans })
+}
+
+/// Classes that no source is in, since longer prefixes of other classes and of `never_limit` have all of theirs.
+pub fn check_reach(classes: &[ReadClass], agent: &AgentConfig, problems: &mut Problems) {
+    let of_classes = classes
+        .iter()
+        .enumerate()
+        .flat_map(|(nth, read)| read.prefix_spans.iter().map(move |(prefix, _)| (prefix.0.trunc(), Some(nth))));
+    let never = agent.never_limit.iter().map(|prefix| (prefix.0.trunc(), None));
+    let mut all: Vec<(IpNet, Option<usize>)> = of_classes.chain(never).collect();
+    // A prefix stands before all that it holds.
+    all.sort_unstable();
+    let mut is_reached = vec![false; classes.len()];
+    for (at, (prefix, class)) in all.iter().enumerate() {
+        let Some(class) = *class else { continue };
+        let inside = all[at + 1..].iter().take_while(|(other, _)| prefix.contains(other));
+        let taken: Vec<IpNet> = inside.filter(|(_, other)| *other != Some(class)).map(|(other, _)| *other).collect();
+        is_reached[class] |= !IpNet::aggregate(&taken).contains(prefix);
+    }
+    for (read, _) in classes.iter().zip(is_reached).filter(|(_, is_reached)| !is_reached) {
+        let name = &read.class.name;
+        let (message, help) = if read.prefix_spans.is_empty() {
+            (format!("no source is in class {name:?}: it has no prefix"), "name its sources, or leave out the class")
+        } else {
+            let message = format!("no source is in class {name:?}: longer prefixes of others have all of it");
+            (message, "leave out the class, or a prefix of the others")
+        };
+        problems.warning(read.name_span.clone(), message, help);
+    }
 }

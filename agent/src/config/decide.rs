@@ -8,8 +8,10 @@ use common::rate_limiter::Policy;
 use super::entries;
 use super::limit::ReadLimit;
 use super::policy::{AgentConfig, Class, Multiplier, Service};
+use super::report::Span;
 use super::request::{self, RequestCost};
 use super::request_limit::{self, AnyLimit, ReadRequestLimit, RequestLimit};
+use super::request_notes::{self, Whole};
 use super::table::Table;
 
 /// Keys that a limit remembers unless said otherwise.
@@ -56,8 +58,8 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// Reads `[decide]`; its requests and limits are tables of their own.
-pub fn read(mut table: Table<'_, '_>) -> Decide {
+/// Reads `[decide]`, and tells where it says to listen; its requests and limits are tables of their own.
+fn read(mut table: Table<'_, '_>) -> (Decide, Option<Span>) {
     let mut decide = Decide::default();
     if let Some((text, span)) = table.string("http", "\"127.0.0.1:9465\"") {
         decide.http = match text.strip_prefix("unix:") {
@@ -76,11 +78,12 @@ pub fn read(mut table: Table<'_, '_>) -> Decide {
     if let Some(number) = table.number("max_keys", 1, MOST_KEYS) {
         decide.max_keys = u32::try_from(number).unwrap_or(u32::MAX);
     }
+    let endpoint = ["http", "grpc"].into_iter().find(|key| table.value(key).is_some()).map(|key| table.span_of(key));
     table.finish();
-    decide
+    (decide, endpoint)
 }
 
-fn address(table: &mut Table<'_, '_>, key: &str, text: &str, span: super::report::Span) -> Option<SocketAddr> {
+fn address(table: &mut Table<'_, '_>, key: &str, text: &str, span: Span) -> Option<SocketAddr> {
     match text.parse::<SocketAddr>() {
         Ok(address) => {
             if !address.ip().is_loopback() {
@@ -120,15 +123,15 @@ pub fn read_all(
     classes: &[Class],
     agent: &AgentConfig,
 ) -> Decide {
-    let mut decide = match root.value("decide") {
+    let (mut decide, endpoint) = match root.value("decide") {
         Some(value) => match value.get_ref().as_table() {
             Some(content) => read(Table::new(content, value.span(), "[decide]", root.problems)),
             None => {
                 root.wrong_type("decide", value, "a table: [decide]");
-                Decide::default()
+                (Decide::default(), None)
             }
         },
-        None => Decide::default(),
+        None => (Decide::default(), None),
     };
     let requests = entries(root, "request", "[[request]]", request::read);
     for (nth, read) in requests.iter().enumerate() {
@@ -181,6 +184,18 @@ pub fn read_all(
             root.problems.warning(read.name_span.clone(), message, help);
         }
     }
+    let packet_limits: Vec<&str> = packet_limits.iter().map(|read| read.limit.name.as_str()).collect();
+    let whole = Whole {
+        decide: &decide,
+        endpoint,
+        requests: &requests,
+        limits: &limits,
+        packet_limits: &packet_limits,
+        classes,
+        multipliers: &multipliers,
+        agent,
+    };
+    request_notes::check(&whole, root.problems);
     decide.requests = requests.into_iter().map(|read| read.request).collect();
     decide.limits = limits.into_iter().map(|read| read.limit).collect();
     decide

@@ -13,7 +13,9 @@ pub mod policy_group;
 pub mod prefix;
 pub mod report;
 mod request;
+pub(crate) mod request_key;
 pub(crate) mod request_limit;
+mod request_notes;
 pub mod ssh;
 pub(crate) mod table;
 mod tcp;
@@ -145,6 +147,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let groups = entries(&mut root, "group", "[[group]]", group::read);
     let cluster = cluster::read(&mut root, &clustered);
     check_classes(&classes, &agent, root.problems);
+    class::check_reach(&classes, &agent, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
     tcp::check(&limits, &classes, root.problems);
     group::check(&groups, root.problems);

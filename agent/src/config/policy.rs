@@ -12,6 +12,7 @@ pub use common::packet::Direction;
 pub use super::cluster::{Cluster, StoreUrl};
 pub use super::decide::{Decide, Endpoint};
 pub use super::request::RequestCost;
+pub use super::request_key::{EntryValue, KeyEntry};
 pub use super::request_limit::{Escalate, RequestEnforcement, RequestLimit, RequestUnit};
 pub use super::words::{Algorithm, Attach, Key, Mode, OnExit, OnFull, ProtocolFilter, Shield, Unit, WhenStoreIsDown};
 

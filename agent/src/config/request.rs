@@ -2,7 +2,7 @@
 
 use super::report::Span;
 use super::table::{self, Table};
-use crate::decide::{Formula, FormulaError};
+use crate::decide::{ALLOWANCE, Formula, FormulaError, LIMIT};
 
 /// A kind of request and its cost, in credits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,7 @@ pub struct RequestCost {
 pub struct ReadRequest {
     pub request: RequestCost,
     pub name_span: Span,
+    pub cost_span: Span,
 }
 
 pub fn read(mut table: Table<'_, '_>) -> Option<ReadRequest> {
@@ -36,20 +37,42 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadRequest> {
             }
         };
         match Formula::parse(&text) {
-            Ok(cost) => Some(cost),
+            Ok(cost) => {
+                check(&mut table, &cost, value.span());
+                Some(cost)
+            }
             Err(error) => {
                 let message = match error {
                     FormulaError::Syntax { reason, .. } => format!("this is no formula: {reason}"),
                     other => other.to_string(),
                 };
-                let help =
-                    format!("write numbers, parameters, limit, + - * / % ^, ceil, floor or round: cost = {example}");
+                let help = format!(
+                    "write numbers, parameters, allowance, + - * / % ^, ceil, floor or round: cost = {example}"
+                );
                 table.problems.error(value.span(), message, help);
                 None
             }
         }
     });
+    let cost_span = table.span_of("cost");
     table.finish();
     let (name, name_span) = name?;
-    Some(ReadRequest { request: RequestCost { name: name.to_owned(), cost: cost? }, name_span })
+    Some(ReadRequest { request: RequestCost { name: name.to_owned(), cost: cost? }, name_span, cost_span })
+}
+
+/// What no question can make right, and what once meant something else.
+fn check(table: &mut Table<'_, '_>, cost: &Formula, span: Span) {
+    if let Err(error) = cost.constant() {
+        let help = "write a number from 0 to 2^53, or a formula over parameters";
+        table.problems.error(span, format!("every such request is an error: {error}"), help);
+    } else if cost.parameters().any(|name| name == LIMIT) && !cost.has_allowance() {
+        // Who knows the one name means what he writes by the other.
+        let message = "`limit` is a parameter that the caller has to give; it was the most credits of his class before";
+        let help = format!(
+            "write {ALLOWANCE} for what the class can have: cost = \"{}\"; or keep the parameter within it: \
+             min(limit, {ALLOWANCE})",
+            cost.text().replace(LIMIT, ALLOWANCE)
+        );
+        table.problems.warning(span, message, help);
+    }
 }

@@ -3,18 +3,14 @@
 use common::limiter::Rate;
 use common::limiter::sliding_log::LARGEST_LOG;
 use common::rate_limiter::{Policy, PolicyError};
-use toml::de::DeValue;
 
 use super::limit::{self, ReadLimit};
 use super::policy::{Algorithm, Multiplier, OnFull, Tier, Unit};
 use super::report::Span;
+use super::request_key::{self, KeyEntry};
 use super::table::Table;
 use super::units;
 
-/// The entry of a key that is the client's address.
-pub const SOURCE: &str = "source";
-/// The most entries of a key.
-const MOST_ENTRIES: usize = 16;
 /// The most rates of one limit.
 const MOST_RATES: usize = 7;
 
@@ -24,7 +20,9 @@ pub struct RequestLimit {
     /// Unique among all limits.
     pub name: String,
     /// Entries of a descriptor that together are the key, in the file's order.
-    pub key: Vec<String>,
+    pub key: Vec<KeyEntry>,
+    /// The limit that is not charged where this one is.
+    pub replaces: Option<String>,
     /// Envoy's domain that it is for; `None`: any.
     pub domain: Option<String>,
     /// If the key has the source: addresses in one IPv4 prefix of this length share it.
@@ -106,7 +104,41 @@ impl RequestLimit {
     /// Whether the client's address is part of the key.
     #[must_use]
     pub fn has_source(&self) -> bool {
-        self.key.iter().any(|entry| entry == SOURCE)
+        self.key.iter().any(KeyEntry::is_source)
+    }
+
+    /// The key as the operator wrote it.
+    #[must_use]
+    pub fn key_text(&self) -> String {
+        self.key.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether every descriptor that this limit is for is one of the other's, and not the reverse.
+    #[must_use]
+    pub fn is_narrower_than(&self, other: &Self) -> bool {
+        self.is_within(other) && !other.is_within(self)
+    }
+
+    fn is_within(&self, other: &Self) -> bool {
+        let in_domain = other.domain.is_none() || other.domain == self.domain;
+        let has = |entry: &KeyEntry| self.key.iter().any(|own| entry.covers(own));
+        in_domain && self.key.len() == other.key.len() && other.key.iter().all(has)
+    }
+
+    /// All rates of a class with this multiplier, the main one first: the operator's own where the multiplier makes a
+    /// whole count of it.
+    #[must_use]
+    pub fn quotas(&self, multiplier: Multiplier) -> Vec<Rate> {
+        let quota = |rate: Rate| {
+            let count = multiplier.units(rate.count).max(1);
+            let scaled = Rate { count, per_nanoseconds: rate.per_nanoseconds };
+            let exact = multiplier.rate(rate);
+            let is_exact = u128::from(exact.count) * u128::from(scaled.per_nanoseconds)
+                == u128::from(scaled.count) * u128::from(exact.per_nanoseconds);
+            // A window keeps its length, whatever is left of its count.
+            if is_exact || !self.algorithm.has_burst() { scaled } else { exact }
+        };
+        std::iter::once(self.rate).chain(self.tiers.iter().map(|tier| tier.rate)).map(quota).collect()
     }
 
     /// The limit as it is for a class with this multiplier: its rate first, then its tiers.
@@ -150,6 +182,18 @@ pub enum AnyLimit {
 pub struct ReadRequestLimit {
     pub limit: RequestLimit,
     pub name_span: Span,
+    pub spans: Spans,
+}
+
+/// Where parts of a limit stand that are looked at together with others.
+pub struct Spans {
+    pub key: Span,
+    pub domain: Span,
+    pub escalate: Span,
+    pub refill_every: Span,
+    pub replaces: Span,
+    /// The main rate, then the tiers.
+    pub rates: Vec<Span>,
 }
 
 /// Reads a limit by its scope.
@@ -175,11 +219,17 @@ fn read(mut table: Table<'_, '_>) -> Option<ReadRequestLimit> {
     let units = &[("credits", RequestUnit::Credits), ("requests", RequestUnit::Requests)];
     let unit = table.word("unit", units).unwrap_or(RequestUnit::Requests);
     let algorithm = table.word("algorithm", Algorithm::WORDS).unwrap_or(Algorithm::TokenBucket);
-    let key = key(&mut table);
-    let has_source = key.iter().any(|entry| entry == SOURCE);
+    let key = request_key::read(&mut table);
+    let has_source = key.iter().any(KeyEntry::is_source);
     let ipv4_prefix = prefix(&mut table, "ipv4_prefix", 32, 32, has_source);
     let ipv6_prefix = prefix(&mut table, "ipv6_prefix", 64, 128, has_source);
-    let domain = table.string("domain", "\"envoy\"").map(|(text, _)| text.to_owned());
+    let domain = table.string("domain", "\"envoy\"");
+    if let Some(("", span)) = &domain {
+        let help = "leave out domain for any, or write the one in Envoy's config: domain = \"envoy\"";
+        table.problems.error(span.clone(), "no request of Envoy's has an empty domain", help);
+    }
+    let domain = domain.map(|(text, _)| text.to_owned());
+    let replaces = table.string("replaces", "\"logins\"").map(|(text, _)| text.to_owned());
     let on_full = table.word("on_full", OnFull::WORDS).unwrap_or(OnFull::Pass);
     let actions = &[("drop", RequestEnforcement::Enforce), ("observe", RequestEnforcement::Observe)];
     let enforcement = table.word("action", actions).unwrap_or(RequestEnforcement::Enforce);
@@ -211,6 +261,14 @@ fn read(mut table: Table<'_, '_>) -> Option<ReadRequestLimit> {
     if let Some(rate) = &rate {
         check_rates(&mut table, algorithm, rate, &tiers);
     }
+    let spans = Spans {
+        key: table.span_of("key"),
+        domain: table.span_of("domain"),
+        escalate: table.span_of("escalate"),
+        refill_every: table.span_of("refill_every"),
+        replaces: table.span_of("replaces"),
+        rates: rate.iter().chain(&tiers).map(|(_, _, span)| span.clone()).collect(),
+    };
     table.finish();
 
     let ((name, name_span), (rate, rate_text, _)) = (name?, rate?);
@@ -218,6 +276,7 @@ fn read(mut table: Table<'_, '_>) -> Option<ReadRequestLimit> {
     let limit = RequestLimit {
         name: name.to_owned(),
         key,
+        replaces,
         domain,
         ipv4_prefix,
         ipv6_prefix,
@@ -234,31 +293,7 @@ fn read(mut table: Table<'_, '_>) -> Option<ReadRequestLimit> {
         escalate,
         cluster,
     };
-    Some(ReadRequestLimit { limit, name_span })
-}
-
-fn key(table: &mut Table<'_, '_>) -> Vec<String> {
-    let example = "[\"user\"]";
-    let Some(value) = table.required("key", example) else { return Vec::new() };
-    // One entry may be written without the brackets.
-    if let DeValue::String(text) = value.get_ref() {
-        return vec![text.to_string()];
-    }
-    let mut entries: Vec<String> = Vec::new();
-    for (text, span) in table.strings("key", example) {
-        if text.is_empty() {
-            table.problems.error(span, "an entry of a key needs a name", format!("write key = {example}"));
-        } else if entries.iter().any(|entry| entry == text) {
-            table.problems.error(span, format!("{text:?} is in the key already"), "leave it out here");
-        } else {
-            entries.push(text.to_owned());
-        }
-    }
-    if entries.is_empty() || entries.len() > MOST_ENTRIES {
-        let help = format!("name 1 to {MOST_ENTRIES}: key = {example}");
-        table.problems.error(value.span(), format!("a key of {} entries", entries.len()), help);
-    }
-    entries
+    Some(ReadRequestLimit { limit, name_span, spans })
 }
 
 fn prefix(table: &mut Table<'_, '_>, key: &'static str, default: u8, longest: u64, has_source: bool) -> u8 {

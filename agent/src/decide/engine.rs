@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::limiter::Rate;
 use common::rate_limiter::{Outcome, Policy, PolicyError};
 use common::share::Share;
 use ipnet::IpNet;
@@ -18,8 +19,8 @@ use super::headers;
 use super::question::{Answer, DecideError, Question};
 use super::sources::{Sources, Standing};
 use super::store::Store;
-use crate::config::policy::{Config, Mode, Multiplier, RequestEnforcement, RequestLimit};
-use crate::config::request_limit::SOURCE;
+use crate::config::policy::{Config, EntryValue, KeyEntry, Mode, Multiplier, RequestEnforcement, RequestLimit};
+use crate::config::request_key::{SOURCE, entry_name, masked};
 use crate::config::table::suggestion;
 
 /// A policy on requests that cannot be had.
@@ -64,7 +65,10 @@ pub(super) struct Limit {
     together: Option<Arc<Together>>,
     escalation: Option<Arc<Escalation>>,
     pub(super) observes: bool,
-    policy_header: String,
+    /// One for each multiplier of the classes.
+    policy_headers: Vec<String>,
+    /// The limit that is not charged where this one is.
+    replaces: Option<usize>,
 }
 
 /// All limits on requests, and who is asking about them.
@@ -154,6 +158,7 @@ impl Engine {
 
     fn build(config: &Config, edge: Arc<dyn Edge>, before: Option<(&Self, u64)>) -> Result<Self, EngineError> {
         let sources = Sources::of(config);
+        let place = |name: &String| config.decide.limits.iter().position(|limit| limit.name == *name);
         let mut limits = Vec::new();
         for policy in &config.decide.limits {
             let fail = |error| EngineError::Policy { limit: policy.name.clone(), error };
@@ -180,7 +185,8 @@ impl Engine {
                 together: policy.cluster.then(|| known.and_then(|known| known.together.clone()).unwrap_or_default()),
                 escalation,
                 observes,
-                policy_header: headers::policy(policy),
+                policy_headers: sources.multipliers().iter().map(|times| headers::policy(policy, *times)).collect(),
+                replaces: policy.replaces.as_ref().and_then(&place),
             });
         }
         Ok(Self {
@@ -208,9 +214,14 @@ impl Engine {
     ///
     /// When it cannot be understood; nothing is charged then.
     pub fn decide(&self, question: &Question, now: u64) -> Result<Answer, DecideError> {
+        self.decide_for(question, now).map(|(answer, _)| answer)
+    }
+
+    /// As [`Engine::decide`], with the `RateLimit-Policy` of the caller's class, if he is limited.
+    pub(super) fn decide_for(&self, question: &Question, now: u64) -> Result<(Answer, Option<&str>), DecideError> {
         let charge = self.charge(question)?;
         let name = &self.limits[charge.limit].policy.name;
-        Ok(Answer::new(name, self.settle(charge, now)))
+        Ok((Answer::new(name, self.settle(charge, now)), self.policy_header(&charge)))
     }
 
     /// Decides on many questions, each for itself.
@@ -239,18 +250,44 @@ impl Engine {
                 help: suggest(&question.limit, &names),
             });
         };
-        let limit = &self.limits[nth];
         let source = question.address()?;
-        let known = |entry: &&String| *entry == SOURCE || limit.policy.key.contains(entry);
-        if let Some(entry) = question.key.keys().find(|entry| !known(entry)) {
-            return Err(DecideError::UnknownEntry { limit: limit.policy.name.clone(), entry: entry.clone() });
+        let entries = question.key.iter().map(|(entry, value)| (entry_name(entry), value.as_str()));
+        let nth = self.replacement(nth, entries.clone(), source);
+        let limit = &self.limits[nth];
+        let is_known = |entry: &str| entry == SOURCE || limit.policy.key.iter().any(|known| known.name == entry);
+        if let Some((entry, _)) = entries.clone().find(|(entry, _)| !is_known(entry)) {
+            return Err(DecideError::UnknownEntry { limit: limit.policy.name.clone(), entry: entry.to_owned() });
         }
-        let entries = question.key.iter().map(|(entry, value)| (entry.as_str(), value.as_str()));
         let cost = self.cost(limit, source, question)?;
         self.charge_of(nth, entries, source, cost, question.peek)
     }
 
-    /// Understands the entries of a key.
+    /// The limit that is charged for this key in place of the one that was asked about, if there is one.
+    fn replacement<'q>(
+        &self,
+        mut nth: usize,
+        entries: impl Iterator<Item = (&'q str, &'q str)> + Clone,
+        source: Option<IpAddr>,
+    ) -> usize {
+        // A config has no circles of them; this ends all the same.
+        for _ in &self.limits {
+            let is_for = |limit: &Limit| {
+                limit.replaces == Some(nth)
+                    && limit.policy.domain == self.limits[nth].policy.domain
+                    && limit.policy.key.iter().filter(|entry| entry.value.is_some()).all(|entry| {
+                        let value = value_of(entry, entries.clone(), source, &limit.policy);
+                        value.is_some_and(|value| is_wanted(entry, &value, &limit.policy))
+                    })
+            };
+            match self.limits.iter().position(is_for) {
+                Some(other) => nth = other,
+                None => break,
+            }
+        }
+        nth
+    }
+
+    /// Understands the entries of a key, under the names that limits have for them.
     pub(super) fn charge_of<'q>(
         &self,
         nth: usize,
@@ -262,15 +299,23 @@ impl Engine {
         let limit = &self.limits[nth];
         let mut values = Vec::with_capacity(limit.policy.key.len());
         for entry in &limit.policy.key {
-            let missing =
-                |help| DecideError::MissingEntry { limit: limit.policy.name.clone(), entry: entry.clone(), help };
-            if entry == SOURCE {
-                let source = source.ok_or_else(|| missing("give the client's address as source"))?;
-                values.push(masked(source, &limit.policy));
-            } else {
-                let value = entries.clone().find(|(name, _)| name == entry).map(|(_, value)| value);
-                values.push(Value::Text(value.ok_or_else(|| missing("give it a value"))?));
-            }
+            let name = || limit.policy.name.clone();
+            let value = match (value_of(entry, entries.clone(), source, &limit.policy), &entry.value) {
+                (Some(value), _) if is_wanted(entry, &value, &limit.policy) => value,
+                (Some(value), _) => {
+                    let (entry, value) = (entry.to_string(), value.to_string());
+                    return Err(DecideError::OtherValue { limit: name(), entry, value });
+                }
+                // There is only one that it can be.
+                (None, Some(EntryValue::Text(text))) => Value::Text(text),
+                (None, Some(EntryValue::Address(address))) => Value::of_address(*address, &limit.policy),
+                (None, None) => {
+                    let help =
+                        if entry.is_source() { "give the client's address as source" } else { "give it a value" };
+                    return Err(DecideError::MissingEntry { limit: name(), entry: entry.name.clone(), help });
+                }
+            };
+            values.push(value);
         }
         let standing = self.sources.standing(source);
         Ok(Charge { limit: nth, standing, source, key: self.fingerprints.of(&values), cost, peek })
@@ -290,7 +335,7 @@ impl Engine {
             let names: Vec<&str> = self.requests.keys().map(String::as_str).collect();
             return Err(DecideError::UnknownRequest { name: name.clone(), help: suggest(name, &names) });
         };
-        // The limit's most credits are those of the caller's class.
+        // The allowance is that of the caller's class.
         let grade = if let Standing::Grade(grade) = self.sources.standing(source) { grade } else { 0 };
         let most = limit.stores.get(grade).map_or(0, |store| super::tiers::most(store.tiers()));
         formula.cost(most, &question.parameters).map_err(|error| DecideError::Formula { request: name.clone(), error })
@@ -358,9 +403,16 @@ impl Engine {
         Outcome { allowed: true, remaining: most, retry_after: Some(Duration::ZERO), reset_after: Duration::ZERO }
     }
 
-    /// The limit's `RateLimit-Policy`.
-    pub(super) fn policy_header(&self, name: &str) -> Option<&str> {
-        self.by_name.get(name).map(|nth| self.limits[*nth].policy_header.as_str())
+    /// The `RateLimit-Policy` of a charge's class, if it is limited.
+    pub(super) fn policy_header(&self, charge: &Charge) -> Option<&str> {
+        let Standing::Grade(grade) = charge.standing else { return None };
+        self.limits[charge.limit].policy_headers.get(grade).map(String::as_str)
+    }
+
+    /// What the charge's class has of the limit's rate, if it is limited.
+    pub(super) fn quota(&self, charge: &Charge) -> Option<Rate> {
+        let Standing::Grade(grade) = charge.standing else { return None };
+        self.limit(charge.limit).quotas(*self.sources.multipliers().get(grade)?).first().copied()
     }
 
     /// A limit as the config has it.
@@ -368,17 +420,25 @@ impl Engine {
         &self.limits[nth].policy
     }
 
-    /// The limits on a descriptor with these entries: those that count by exactly them, in any order.
-    pub(super) fn limits_of<'q, I: Iterator<Item = (&'q str, &'q str)>>(
+    /// The limits on a descriptor with these entries: those that count by exactly them, in any order, but for those that
+    /// another one of them replaces.
+    pub(super) fn limits_of<'q, I: Iterator<Item = (&'q str, &'q str)> + Clone>(
         &self,
         domain: &str,
         entries: impl Fn() -> I,
-    ) -> impl Iterator<Item = (usize, &RequestLimit)> {
-        self.limits.iter().map(|limit| &limit.policy).enumerate().filter(move |(_, policy)| {
+    ) -> Vec<usize> {
+        let is_for = |limit: &Limit| {
+            let policy = &limit.policy;
             policy.domain.as_ref().is_none_or(|wanted| wanted == domain)
                 && policy.key.len() == entries().count()
-                && policy.key.iter().all(|entry| entries().any(|(name, _)| name == entry))
-        })
+                && policy.key.iter().all(|entry| {
+                    let value = value_of(entry, entries(), None, policy);
+                    value.is_some_and(|value| is_wanted(entry, &value, policy))
+                })
+        };
+        let matching: Vec<usize> = (0..self.limits.len()).filter(|nth| is_for(&self.limits[*nth])).collect();
+        let is_replaced = |nth: &usize| matching.iter().any(|other| self.limits[*other].replaces == Some(*nth));
+        matching.iter().copied().filter(|nth| !is_replaced(nth)).collect()
     }
 
     /// Forgets what has decayed; each lock is held for some tens of microseconds.
@@ -422,15 +482,55 @@ fn new_store(policy: &RequestLimit, tiers: Vec<Policy>, capacity: usize) -> Stor
 }
 
 /// What a key is made of. Values that are next to each other cannot run together: the hash has their lengths.
-#[derive(Hash)]
+#[derive(Hash, PartialEq, Eq)]
 enum Value<'q> {
     Text(&'q str),
     Address(IpAddr),
 }
 
-fn masked(source: IpAddr, policy: &RequestLimit) -> Value<'static> {
-    let length = if source.is_ipv4() { policy.ipv4_prefix } else { policy.ipv6_prefix };
-    Value::Address(IpNet::new(source, length).map_or(source, |net| net.network()))
+impl Value<'_> {
+    fn of_address(address: IpAddr, policy: &RequestLimit) -> Self {
+        Self::Address(masked(address, policy.ipv4_prefix, policy.ipv6_prefix))
+    }
+}
+
+impl std::fmt::Display for Value<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(text) => text.fmt(formatter),
+            Self::Address(address) => address.fmt(formatter),
+        }
+    }
+}
+
+/// An entry's value among those of a question or descriptor. `source` may be given apart; what is no address there is
+/// kept as text, so that it comes under the limit like any other value.
+fn value_of<'q>(
+    entry: &KeyEntry,
+    mut entries: impl Iterator<Item = (&'q str, &'q str)>,
+    source: Option<IpAddr>,
+    policy: &RequestLimit,
+) -> Option<Value<'q>> {
+    let text = entries.find(|(name, _)| *name == entry.name).map(|(_, value)| value);
+    if !entry.is_source() {
+        return text.map(Value::Text);
+    }
+    match text {
+        Some(text) => Some(match text.parse::<IpAddr>() {
+            Ok(address) => Value::of_address(address.to_canonical(), policy),
+            Err(_) => Value::Text(text),
+        }),
+        None => source.map(|source| Value::of_address(source, policy)),
+    }
+}
+
+/// Whether it is the one value that the entry is for, if it is for one.
+fn is_wanted(entry: &KeyEntry, value: &Value<'_>, policy: &RequestLimit) -> bool {
+    match &entry.value {
+        None => true,
+        Some(EntryValue::Text(text)) => *value == Value::Text(text),
+        Some(EntryValue::Address(address)) => *value == Value::of_address(*address, policy),
+    }
 }
 
 fn suggest(written: &str, known: &[&str]) -> String {

@@ -10,23 +10,27 @@ use thiserror::Error;
 
 use super::functions;
 
-/// The name that stands for the limit's most credits.
-const LIMIT: &str = "limit";
+/// The name that stands for the most credits that the caller's class can have.
+pub const ALLOWANCE: &str = "allowance";
+/// What `allowance` was called before it was the caller's to use.
+pub const LIMIT: &str = "limit";
 /// Doubles count whole numbers exactly up to here.
 const LARGEST_COST: f64 = (1u64 << 53) as f64;
 
+// Operators of one line bind equally and from left to right. None is declared commutative: the evaluator would move
+// those of two constants ahead of what stands to their left.
 ops_factory!(
     Operators,
     f64,
-    Operator::make_bin_unary("+", BinOp { apply: |a, b| a + b, prio: 0, is_commutative: true }, |a| a),
-    Operator::make_bin_unary("-", BinOp { apply: |a, b| a - b, prio: 1, is_commutative: false }, |a| -a),
-    Operator::make_bin("*", BinOp { apply: |a, b| a * b, prio: 2, is_commutative: true }),
-    Operator::make_bin("/", BinOp { apply: |a, b| a / b, prio: 3, is_commutative: false }),
-    Operator::make_bin("%", BinOp { apply: |a, b| a % b, prio: 3, is_commutative: false }),
-    Operator::make_bin("^", BinOp { apply: f64::powf, prio: 4, is_commutative: false }),
+    Operator::make_bin_unary("+", BinOp { apply: |a, b| a + b, prio: 0, is_commutative: false }, |a| a),
+    Operator::make_bin_unary("-", BinOp { apply: |a, b| a - b, prio: 0, is_commutative: false }, |a| -a),
+    Operator::make_bin("*", BinOp { apply: |a, b| a * b, prio: 1, is_commutative: false }),
+    Operator::make_bin("/", BinOp { apply: |a, b| a / b, prio: 1, is_commutative: false }),
+    Operator::make_bin("%", BinOp { apply: |a, b| a % b, prio: 1, is_commutative: false }),
+    Operator::make_bin("^", BinOp { apply: f64::powf, prio: 2, is_commutative: false }),
     // What min(a, b) and max(a, b) are written as before they come here.
-    Operator::make_bin(functions::MIN, BinOp { apply: |a, b| both(a, b, f64::min), prio: 0, is_commutative: true }),
-    Operator::make_bin(functions::MAX, BinOp { apply: |a, b| both(a, b, f64::max), prio: 0, is_commutative: true }),
+    Operator::make_bin(functions::MIN, BinOp { apply: |a, b| both(a, b, f64::min), prio: 0, is_commutative: false }),
+    Operator::make_bin(functions::MAX, BinOp { apply: |a, b| both(a, b, f64::max), prio: 0, is_commutative: false }),
     Operator::make_unary("ceil", f64::ceil),
     Operator::make_unary("floor", f64::floor),
     Operator::make_unary("round", f64::round)
@@ -53,7 +57,7 @@ pub enum FormulaError {
         reason: String,
     },
     /// A parameter is missing.
-    #[error("the cost {formula:?} needs the parameter {name:?}")]
+    #[error("the cost {formula:?} needs the parameter {name:?}{}", instead_of(name))]
     Missing {
         /// The formula.
         formula: String,
@@ -115,7 +119,25 @@ impl Formula {
 
     /// The parameters that it needs.
     pub fn parameters(&self) -> impl Iterator<Item = &str> {
-        self.compiled.var_names().iter().map(String::as_str).filter(|name| *name != LIMIT)
+        self.compiled.var_names().iter().map(String::as_str).filter(|name| *name != ALLOWANCE)
+    }
+
+    /// Whether it depends on what the caller's class can have.
+    #[must_use]
+    pub fn has_allowance(&self) -> bool {
+        self.compiled.var_names().iter().any(|name| name == ALLOWANCE)
+    }
+
+    /// The cost if it depends on nothing.
+    ///
+    /// # Errors
+    ///
+    /// When it is no cost, and so never one.
+    pub fn constant(&self) -> Result<Option<u64>, FormulaError> {
+        if !self.compiled.var_names().is_empty() {
+            return Ok(None);
+        }
+        self.cost(0, &BTreeMap::new()).map(Some)
     }
 
     /// The cost in whole credits, rounded up (to the ninth decimal, since 0.1 × 30 is 3).
@@ -123,10 +145,10 @@ impl Formula {
     /// # Errors
     ///
     /// When a parameter is missing or unknown, or the result is no number, negative, or above 2⁵³.
-    pub fn cost(&self, limit: u64, parameters: &BTreeMap<String, f64>) -> Result<u64, FormulaError> {
+    pub fn cost(&self, allowance: u64, parameters: &BTreeMap<String, f64>) -> Result<u64, FormulaError> {
         let formula = || self.text.clone();
         let known = self.compiled.var_names();
-        if let Some(name) = parameters.keys().find(|name| *name == LIMIT || !known.contains(name)) {
+        if let Some(name) = parameters.keys().find(|name| *name == ALLOWANCE || !known.contains(name)) {
             let listed: Vec<&str> = self.parameters().collect();
             let known = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
             return Err(FormulaError::Unknown { formula: formula(), name: name.clone(), known });
@@ -135,7 +157,7 @@ impl Formula {
         for name in known {
             values.push(match parameters.get(name) {
                 Some(value) => *value,
-                None if name == LIMIT => limit as f64,
+                None if name == ALLOWANCE => allowance as f64,
                 None => return Err(FormulaError::Missing { formula: formula(), name: name.clone() }),
             });
         }
@@ -153,6 +175,11 @@ impl Formula {
         };
         Err(FormulaError::Result { formula: formula(), result, why })
     }
+}
+
+/// What to write for a parameter that is missing because it used to mean something else.
+fn instead_of(name: &str) -> &'static str {
+    if name == LIMIT { "; write `allowance` for the most that the caller's class can have" } else { "" }
 }
 
 fn is_name(text: &str) -> bool {
@@ -177,6 +204,8 @@ impl fmt::Debug for Formula {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn cost(text: &str, parameters: &[(&str, f64)]) -> Result<u64, String> {
@@ -187,7 +216,9 @@ mod tests {
     #[test]
     fn costs_are_what_the_formula_says() {
         for (text, parameters, expected) in [
-            ("limit / 10", &[][..], 10),
+            ("allowance / 10", &[][..], 10),
+            ("limit / 10", &[("limit", 500.0)], 50),
+            ("min(limit, allowance) / 10", &[("limit", 500.0)], 10),
             ("100 * messages", &[("messages", 3.0)], 300),
             ("10*topics + 2 * messages", &[("topics", 2.0), ("messages", 0.0)], 20),
             ("2 + 3 * 4 ^ 2 - 6 / 3", &[], 48),
@@ -195,14 +226,21 @@ mod tests {
             ("10 - 2 + 3", &[], 11),
             ("24 / 4 / 2 * 3", &[], 9),
             ("7 % 4", &[], 3),
+            ("5 * n % 4", &[("n", 3.0)], 3),
+            ("n % 4 * 5", &[("n", 7.0)], 15),
+            ("100 / 5 % 3 * 2", &[], 4),
+            ("20 - n + 2 * 3 % 4", &[("n", 3.0)], 19),
+            ("20 - (n + 2) * 3 % 4", &[("n", 3.0)], 17),
+            ("n - 2 + 3 - 4", &[("n", 9.0)], 6),
+            ("2 ^ 3 ^ 2", &[], 64),
             ("minutes * 2 + ceiling - flooring", &[("minutes", 3.0), ("ceiling", 2.0), ("flooring", 1.0)], 7),
             ("ceil(bytes / 1024)", &[("bytes", 1025.0)], 2),
             ("floor(2.9) + round(2.5)", &[], 5),
             ("bytes / 1024", &[("bytes", 1.0)], 1),
             ("0.1 * messages", &[("messages", 30.0)], 3),
             ("maximum + limits", &[("maximum", 1.0), ("limits", 2.0)], 3),
-            ("min(limit, 1000) / 10", &[], 10),
-            ("min(limit, 50) / 10", &[], 5),
+            ("min(allowance, 1000) / 10", &[], 10),
+            ("min(allowance, 50) / 10", &[], 5),
             ("max(1, bytes / 1024)", &[("bytes", 10.0)], 1),
             ("max(1, bytes / 1024)", &[("bytes", 10_240.0)], 10),
             ("2 * max(min(a, b), c - 1) + 1", &[("a", 5.0), ("b", 7.0), ("c", 3.0)], 11),
@@ -226,7 +264,8 @@ mod tests {
             ("1 +* 2", &[], "no formula"),
             ("messages", &[], "needs the parameter \"messages\""),
             ("messages", &[("messages", 1.0), ("mesages", 1.0)], "no parameter \"mesages\"; it has messages"),
-            ("limit", &[("limit", 5.0)], "no parameter \"limit\"; it has none"),
+            ("allowance", &[("allowance", 5.0)], "no parameter \"allowance\"; it has none"),
+            ("limit / 10", &[], "needs the parameter \"limit\"; write `allowance`"),
             ("messages", &[("messages", -1.0)], "negative"),
             ("10 - messages", &[("messages", 11.0)], "negative"),
             ("2 ^ 54", &[], "more than can be counted"),
@@ -250,6 +289,77 @@ mod tests {
         ] {
             let error = cost(text, parameters).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    /// An expression, as it is written with the fewest parentheses that the usual precedence asks for.
+    #[derive(Clone, Debug)]
+    enum Tree {
+        Number(u8),
+        Parameter,
+        Of(Box<Tree>, char, Box<Tree>),
+    }
+
+    impl Tree {
+        fn binds(&self) -> u8 {
+            match self {
+                Self::Of(_, '+' | '-', _) => 0,
+                Self::Of(_, '*' | '/' | '%', _) => 1,
+                Self::Of(..) => 2,
+                _ => 3,
+            }
+        }
+
+        fn value(&self, parameter: f64) -> f64 {
+            match self {
+                Self::Number(number) => f64::from(*number),
+                Self::Parameter => parameter,
+                Self::Of(left, sign, right) => {
+                    let (left, right) = (left.value(parameter), right.value(parameter));
+                    match sign {
+                        '+' => left + right,
+                        '-' => left - right,
+                        '*' => left * right,
+                        '/' => left / right,
+                        '%' => left % right,
+                        _ => left.powf(right),
+                    }
+                }
+            }
+        }
+
+        fn text(&self) -> String {
+            match self {
+                Self::Number(number) => number.to_string(),
+                Self::Parameter => "n".to_owned(),
+                Self::Of(left, sign, right) => {
+                    let around = |tree: &Self, needs: bool| match needs {
+                        true => format!("({})", tree.text()),
+                        false => tree.text(),
+                    };
+                    let (left_needs, right_needs) = (left.binds() < self.binds(), right.binds() <= self.binds());
+                    format!("{} {sign} {}", around(left, left_needs), around(right, right_needs))
+                }
+            }
+        }
+    }
+
+    fn tree() -> impl Strategy<Value = Tree> {
+        let leaf = prop_oneof![(0u8..10).prop_map(Tree::Number), Just(Tree::Parameter)];
+        leaf.prop_recursive(6, 32, 2, |inner| {
+            (inner.clone(), prop::sample::select(vec!['+', '-', '*', '/', '%', '^']), inner)
+                .prop_map(|(left, sign, right)| Tree::Of(Box::new(left), sign, Box::new(right)))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn operators_bind_as_usual(tree in tree(), parameter in 0u8..10) {
+            let (expected, text) = (tree.value(f64::from(parameter)), tree.text());
+            let formula = Formula::parse(&text).unwrap();
+            let values = vec![f64::from(parameter); formula.compiled.var_names().len()];
+            let found = formula.compiled.eval(&values).unwrap();
+            prop_assert!(found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan()), "{}: {} is not {}", text, found, expected);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use common::rate_limiter::Outcome;
 use rls::envoy::config::core::v3::HeaderValue;
 use rls::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use rls::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use rls::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use rls::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use rls::envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
@@ -22,8 +23,7 @@ use tonic::{Request, Response, Status};
 use super::engine::{Charge, Engine};
 use super::question::Answer;
 use super::{Current, Now, headers};
-use crate::config::policy::RequestLimit;
-use crate::config::request_limit::SOURCE;
+use crate::config::request_key::{SOURCE, entry_name, is_remote_address};
 
 /// The longest message, in bytes.
 const LONGEST_MESSAGE: usize = 256 * 1024;
@@ -33,8 +33,6 @@ const MOST_DESCRIPTORS: usize = 100;
 const STREAMS: u32 = 1_024;
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What Envoy calls the client's address.
-const REMOTE_ADDRESS: &str = "remote_address";
 
 /// Answers until it is dropped.
 pub async fn serve(listener: TcpListener, engine: Arc<Current>, now: Now) {
@@ -80,12 +78,16 @@ fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateL
         return Err(format!("{} descriptors: send 1 to {MOST_DESCRIPTORS}", descriptors.len()));
     }
     // A client's address may be in a descriptor of its own: it gives all of them their class.
-    let source = source(descriptors)?;
+    let entries = || descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+    let (remote_address, named_source) = (address(entries(), is_remote_address), address(entries(), is_source));
     let mut asked = Vec::new();
     for (nth, descriptor) in descriptors.iter().enumerate() {
         let cost = cost(request, descriptor)?;
         let entries = || descriptor.entries.iter().map(|entry| (entry_name(&entry.key), entry.value.as_str()));
-        for (limit, _) in engine.limits_of(&request.domain, entries) {
+        // What Envoy saw itself is before what somebody called so, a header for example.
+        let own = |is_it: fn(&str) -> bool| address(descriptor.entries.iter(), is_it);
+        let source = own(is_remote_address).or(remote_address).or_else(|| own(is_source)).or(named_source);
+        for limit in engine.limits_of(&request.domain, entries) {
             let charge = engine.charge_of(limit, entries(), source, cost, false).map_err(|error| error.to_string())?;
             asked.push(Asked { descriptor: nth, charge });
         }
@@ -95,9 +97,9 @@ fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateL
 
     let mut statuses =
         vec![DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }; descriptors.len()];
-    let mut tightest: Option<(usize, Outcome)> = None;
+    let mut tightest: Option<(&Charge, Outcome)> = None;
     for (asked, outcome) in asked.iter().zip(outcomes) {
-        let limit = engine.limit(asked.charge.limit);
+        let limit = current_limit(engine, &asked.charge);
         let status = &mut statuses[asked.descriptor];
         let is_tighter = |other: Option<u64>| !outcome.allowed || other.is_none_or(|other| outcome.remaining < other);
         // Of several limits on one descriptor, it tells of the one that refuses, or else has the least left.
@@ -107,7 +109,7 @@ fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateL
             let code = if outcome.allowed { Code::Ok } else { Code::OverLimit };
             *status = DescriptorStatus {
                 code: code.into(),
-                current_limit: Some(current_limit(limit)),
+                current_limit: limit,
                 limit_remaining: u32::try_from(outcome.remaining).unwrap_or(u32::MAX),
                 duration_until_reset: duration(outcome.reset_after),
             };
@@ -115,35 +117,28 @@ fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateL
         let is_tightest =
             tightest.is_none_or(|(_, other)| (outcome.allowed, outcome.remaining) < (other.allowed, other.remaining));
         if is_tightest {
-            tightest = Some((asked.charge.limit, outcome));
+            tightest = Some((&asked.charge, outcome));
         }
     }
     let is_over = statuses.iter().any(|status| status.code == i32::from(Code::OverLimit));
     Ok(RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
-        response_headers_to_add: tightest.map(|(limit, outcome)| headers(engine, limit, outcome)).unwrap_or_default(),
+        response_headers_to_add: tightest.map(|(charge, outcome)| headers(engine, charge, outcome)).unwrap_or_default(),
     })
 }
 
-/// `remote_address` is Envoy's word for what limits call `source`.
-fn entry_name(name: &str) -> &str {
-    if name == REMOTE_ADDRESS { SOURCE } else { name }
+fn is_source(name: &str) -> bool {
+    name == SOURCE
 }
 
-fn source(descriptors: &[RateLimitDescriptor]) -> Result<Option<IpAddr>, String> {
-    let mut source: Option<IpAddr> = None;
-    let entries = descriptors.iter().flat_map(|descriptor| &descriptor.entries);
-    for entry in entries.filter(|entry| entry_name(&entry.key) == SOURCE) {
-        let address: IpAddr =
-            entry.value.parse().map_err(|_| format!("{}: {:?} is no address", entry.key, entry.value))?;
-        let address = address.to_canonical();
-        if source.is_some_and(|other| other != address) {
-            return Err("the descriptors name two addresses of one client".to_owned());
-        }
-        source = Some(address);
-    }
-    Ok(source)
+/// The address in the entries of such a name, unless they have several. No value makes a request invalid: whoever can
+/// choose one, as in a header, could have all limits left out where Envoy lets pass what was not answered.
+fn address<'e>(entries: impl Iterator<Item = &'e Entry>, is_it: fn(&str) -> bool) -> Option<IpAddr> {
+    let parse = |entry: &Entry| entry.value.parse().ok().map(|address: IpAddr| address.to_canonical());
+    let mut addresses = entries.filter(|entry| is_it(&entry.key)).filter_map(parse);
+    let first = addresses.next()?;
+    addresses.all(|other| other == first).then_some(first)
 }
 
 /// A descriptor's own hits, else the request's, else 1.
@@ -158,33 +153,34 @@ fn cost(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Result<
     Ok(descriptor.hits_addend.unwrap_or(of_request))
 }
 
-/// Envoy has whole units of time; other windows are told by name alone.
-fn current_limit(limit: &RequestLimit) -> RateLimit {
-    let unit = match limit.rate.per_nanoseconds / 1_000_000 {
+/// What the client's class has of a limit, which Envoy passes on as `x-ratelimit-limit`. Envoy has whole units of time;
+/// other windows are told by name alone.
+fn current_limit(engine: &Engine, charge: &Charge) -> Option<RateLimit> {
+    let quota = engine.quota(charge)?;
+    let unit = match quota.per_nanoseconds / 1_000_000 {
         1_000 => Unit::Second,
         60_000 => Unit::Minute,
         3_600_000 => Unit::Hour,
         86_400_000 => Unit::Day,
         _ => Unit::Unknown,
     };
-    RateLimit {
-        name: limit.name.clone(),
-        requests_per_unit: u32::try_from(limit.rate.count).unwrap_or(u32::MAX),
+    Some(RateLimit {
+        name: engine.limit(charge.limit).name.clone(),
+        requests_per_unit: u32::try_from(quota.count).unwrap_or(u32::MAX),
         unit: unit.into(),
-    }
+    })
 }
 
 fn duration(time: Duration) -> Option<prost_types::Duration> {
     prost_types::Duration::try_from(time).ok()
 }
 
-fn headers(engine: &Engine, limit: usize, outcome: Outcome) -> Vec<HeaderValue> {
-    let name = &engine.limit(limit).name;
-    let answer = Answer::new(name, outcome);
-    let policy = engine.policy_header(name).map(str::to_owned);
+fn headers(engine: &Engine, charge: &Charge, outcome: Outcome) -> Vec<HeaderValue> {
+    let answer = Answer::new(&engine.limit(charge.limit).name, outcome);
+    let policy = engine.policy_header(charge);
     let headers = [
-        ("ratelimit-policy", policy),
-        ("ratelimit", Some(headers::limit(&answer))),
+        ("ratelimit-policy", policy.map(str::to_owned)),
+        ("ratelimit", policy.map(|_| headers::limit(&answer))),
         ("retry-after", headers::retry_after(&answer)),
     ];
     let header = |(key, value): (&str, Option<String>)| Some(HeaderValue { key: key.to_owned(), value: value? });

@@ -4,22 +4,24 @@
 //! (RFC 9651), one item a policy, named after the limit. `Retry-After` is RFC 9110's, in whole seconds.
 
 use super::question::Answer;
-use crate::config::policy::RequestLimit;
+use crate::config::policy::{Multiplier, RequestLimit, RequestUnit};
 
 /// The largest integer of a structured field.
 const LARGEST_INTEGER: u64 = 999_999_999_999_999;
 
-/// `RateLimit-Policy`: the quota `q` and its window `w` in seconds, for the limit and each of its tiers.
+/// `RateLimit-Policy`: the quota `q` and its window `w` in seconds, for the limit and each of its tiers, as they are for a
+/// class with this multiplier.
 #[must_use]
-pub fn policy(limit: &RequestLimit) -> String {
-    let rates = std::iter::once(limit.rate).chain(limit.tiers.iter().map(|tier| tier.rate));
-    let items: Vec<String> = rates
+pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> String {
+    let items: Vec<String> = limit
+        .quotas(multiplier)
+        .into_iter()
         .enumerate()
         .map(|(nth, rate)| {
             let name = if nth == 0 { limit.name.clone() } else { format!("{}-{}", limit.name, nth + 1) };
             let window = seconds(rate.per_nanoseconds as f64 / 1e9);
             // "requests" is the unit that is meant when none is said.
-            let unit = if limit.unit == crate::config::policy::RequestUnit::Requests { "" } else { ";qu=\"credits\"" };
+            let unit = if limit.unit == RequestUnit::Requests { "" } else { ";qu=\"credits\"" };
             format!("{};q={};w={window}{unit}", string(&name), rate.count.min(LARGEST_INTEGER))
         })
         .collect();
@@ -68,10 +70,18 @@ mod tests {
                     rate = \"600/min\"\ntiers = [\"9000/h\", \"5/100ms\"]\n";
         let loaded = crate::config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
         assert_eq!(
-            policy(&loaded.config.decide.limits[0]),
+            policy(&loaded.config.decide.limits[0], Multiplier::ONE),
             "\"per \\\"user\\\"\";q=600;w=60;qu=\"credits\", \"per \\\"user\\\"-2\";q=9000;w=3600;qu=\"credits\", \
              \"per \\\"user\\\"-3\";q=5;w=1;qu=\"credits\""
         );
+        let of_class = |factor| policy(&loaded.config.decide.limits[0], Multiplier::new(factor).unwrap());
+        assert_eq!(
+            of_class(5.0),
+            "\"per \\\"user\\\"\";q=3000;w=60;qu=\"credits\", \"per \\\"user\\\"-2\";q=45000;w=3600;qu=\"credits\", \
+             \"per \\\"user\\\"-3\";q=25;w=1;qu=\"credits\""
+        );
+        // What the class has of it is no whole count: one in so much more time.
+        assert!(of_class(0.001).starts_with("\"per \\\"user\\\"\";q=1;w=100;"), "{}", of_class(0.001));
         let mut answer = Answer {
             allowed: false,
             limit: "a".to_owned(),

@@ -132,8 +132,8 @@ fn decide(body: &[u8], engine: &Engine, now: u64) -> Response<Full<Bytes>> {
             Ok(question) => question,
             Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("this is no question: {error}")),
         };
-        return match engine.decide(&question, now) {
-            Ok(answer) => one(&answer, engine),
+        return match engine.decide_for(&question, now) {
+            Ok((answer, policy)) => one(&answer, policy),
             Err(error) => refuse(StatusCode::BAD_REQUEST, &error.to_string()),
         };
     }
@@ -152,10 +152,10 @@ fn decide(body: &[u8], engine: &Engine, now: u64) -> Response<Full<Bytes>> {
     }
 }
 
-fn one(answer: &Answer, engine: &Engine) -> Response<Full<Bytes>> {
+fn one(answer: &Answer, policy: Option<&str>) -> Response<Full<Bytes>> {
     let mut response = json(status(answer.allowed), answer);
-    header(&mut response, RATELIMIT_POLICY, engine.policy_header(&answer.limit).map(str::to_owned));
-    header(&mut response, RATELIMIT, Some(headers::limit(answer)));
+    header(&mut response, RATELIMIT_POLICY, policy.map(str::to_owned));
+    header(&mut response, RATELIMIT, policy.map(|_| headers::limit(answer)));
     header(&mut response, RETRY_AFTER, headers::retry_after(answer));
     response
 }

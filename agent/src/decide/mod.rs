@@ -27,7 +27,7 @@ mod together;
 pub use engine::{Engine, EngineError};
 pub use escalation::Edge;
 pub use fingerprint::{Fingerprint, Fingerprints};
-pub use formula::{Formula, FormulaError};
+pub use formula::{ALLOWANCE, Formula, FormulaError, LIMIT};
 pub use question::{Answer, DecideError, Question};
 pub use service::{Service, ServiceError};
 pub use shard::Forgotten;

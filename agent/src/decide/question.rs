@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::formula::FormulaError;
-use crate::config::request_limit::SOURCE;
+use crate::config::request_key::{SOURCE, entry_name};
 
 /// What is asked: one limit, one key, one cost.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -39,10 +39,14 @@ pub struct Question {
 impl Question {
     /// The client's address, wherever it is given, IPv4-mapped as IPv4.
     pub(super) fn address(&self) -> Result<Option<IpAddr>, DecideError> {
-        let in_key = match self.key.get(SOURCE) {
-            Some(text) => Some(text.parse::<IpAddr>().map_err(|_| DecideError::Source(text.clone()))?.to_canonical()),
-            None => None,
-        };
+        let mut in_key = None;
+        for (_, text) in self.key.iter().filter(|(entry, _)| entry_name(entry) == SOURCE) {
+            let address = text.parse::<IpAddr>().map_err(|_| DecideError::Source(text.clone()))?.to_canonical();
+            match in_key.replace(address) {
+                Some(other) if other != address => return Err(DecideError::Source(format!("{other}, {address}"))),
+                _ => {}
+            }
+        }
         let apart = self.source.map(|address| address.to_canonical());
         match (in_key, apart) {
             (Some(one), Some(other)) if one != other => Err(DecideError::Source(format!("{one}, {other}"))),
@@ -106,6 +110,16 @@ pub enum DecideError {
         limit: String,
         /// The entry.
         entry: String,
+    },
+    /// The limit is for another value.
+    #[error("limit {limit:?} is for {entry} alone, and the key has {value:?}")]
+    OtherValue {
+        /// The limit.
+        limit: String,
+        /// The entry and its value.
+        entry: String,
+        /// What was asked for.
+        value: String,
     },
     /// The source is no address, or two different ones.
     #[error("the source {0:?} is not an address: write it as 203.0.113.9 or 2001:db8::9, once")]

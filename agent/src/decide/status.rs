@@ -11,7 +11,7 @@ impl From<&RequestLimit> for LimitDefinition {
         Self {
             name: limit.name.clone(),
             direction: "request".to_owned(),
-            key: limit.key.join(", "),
+            key: limit.key_text(),
             unit: limit.unit.to_string(),
             algorithm: limit.algorithm.to_string(),
             rate: limit.rate_text(),

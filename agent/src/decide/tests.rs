@@ -45,7 +45,7 @@ fn engine(text: &str) -> Engine {
 /// A limit of a user's credits, and more of its lines.
 fn credits(lines: &str) -> String {
     format!(
-        "[[request]]\nname = \"publish\"\ncost = \"100 * messages\"\n[[request]]\nname = \"query\"\ncost = \"limit / 10\"\n\
+        "[[request]]\nname = \"publish\"\ncost = \"100 * messages\"\n[[request]]\nname = \"query\"\ncost = \"allowance / 10\"\n\
          [[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\nrate = \"600/min\"\n{lines}\n"
     )
 }
@@ -285,7 +285,7 @@ fn a_source_gives_its_class() {
             assert!(engine.decide(&from(free, ask("x", 1_000)), SECOND).unwrap().allowed, "{free}");
         }
     }
-    // The formula's limit is that of the class.
+    // The formula's allowance is that of the class.
     let query = Question { request: Some("query".to_owned()), cost: None, ..from("198.51.100.9", ask("q", 0)) };
     assert_eq!(engine.decide(&query, SECOND).unwrap().remaining, 450);
 }
@@ -313,6 +313,62 @@ fn a_key_by_source_takes_the_prefix() {
     let mut inside = ask("192.0.2.9", "/a");
     inside.key.insert("source".to_owned(), inside.source.take().unwrap().to_string());
     assert_eq!(engine.decide(&inside, SECOND).unwrap().remaining, 2);
+}
+
+/// Limits on paths: each, that of logins in its place, and logins of one network beside it.
+const PATHS: &str = "[[limit]]\nname = \"paths\"\nscope = \"request\"\nkey = [\"path\"]\nrate = \"100/h\"\n\
+     [[limit]]\nname = \"login\"\nscope = \"request\"\nkey = [\"path=/login\"]\nrate = \"5/h\"\nreplaces = \"paths\"\n\
+     [[limit]]\nname = \"all\"\nscope = \"request\"\nkey = [\"path=/login\"]\nrate = \"50/h\"\n\
+     [[limit]]\nname = \"net\"\nscope = \"request\"\nkey = [\"source=192.0.2.7\", \"path\"]\nrate = \"3/h\"\nipv4_prefix = 24\n";
+
+#[test]
+fn an_entrys_value_has_a_limit_of_its_own_beside_or_in_place_of_the_general_one() {
+    let engine = engine(PATHS);
+    let limits = |entries: &'static [(&'static str, &'static str)]| {
+        let found = engine.limits_of("envoy", || entries.iter().copied());
+        found.into_iter().map(|nth| engine.limit(nth).name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(limits(&[("path", "/")]), ["paths"]);
+    assert_eq!(limits(&[("path", "/login")]), ["login", "all"]);
+    assert_eq!(limits(&[("path", "/login"), ("source", "192.0.2.200")]), ["net"]);
+    assert_eq!(limits(&[("path", "/login"), ("source", "::ffff:192.0.2.200")]), ["net"]);
+    assert_eq!(limits(&[("path", "/login"), ("source", "192.0.3.7")]), [""; 0]);
+    assert_eq!(limits(&[("path", "/login"), ("source", "web")]), [""; 0]);
+
+    let ask = |limit: &str, key: &[(&str, &str)]| {
+        let key = key.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let answer = engine.decide(&Question { limit: limit.to_owned(), key, ..Question::default() }, SECOND);
+        answer.map(|answer| (answer.limit, answer.remaining)).map_err(|error| error.to_string())
+    };
+    let is = |limit: &str, remaining| Ok((limit.to_owned(), remaining));
+    assert_eq!(ask("paths", &[("path", "/")]), is("paths", 99));
+    // The one that replaces it answers in its name, and may be asked without the value that it is for.
+    assert_eq!(ask("paths", &[("path", "/login")]), is("login", 4));
+    assert_eq!(ask("login", &[]), is("login", 3));
+    assert_eq!(ask("all", &[("path", "/login")]), is("all", 49));
+    assert_eq!(ask("net", &[("path", "/a"), ("remote_address", "192.0.2.1")]), is("net", 2));
+    assert_eq!(ask("net", &[("path", "/a")]), is("net", 1));
+    let error = ask("login", &[("path", "/logout")]).unwrap_err();
+    assert!(error.contains("path=/login alone") && error.contains("/logout"), "{error}");
+    let error = ask("net", &[("path", "/a"), ("source", "10.0.0.1")]).unwrap_err();
+    assert!(error.contains("source=192.0.2.7 alone"), "{error}");
+    let error = ask("net", &[("path", "/a"), ("source", "192.0.2.1"), ("remote_address", "192.0.2.2")]).unwrap_err();
+    assert!(error.contains("192.0.2.2"), "{error}");
+}
+
+#[test]
+fn limits_replace_each_other_one_after_another() {
+    let text = PATHS.replace(
+        "name = \"all\"\nscope = \"request\"\nkey = [\"path=/login\"]",
+        "name = \"shop\"\nscope = \"request\"\nkey = [\"path=/login\"]\ndomain = \"shop\"\nreplaces = \"login\"",
+    );
+    let engine = engine(&text);
+    let limits = |domain| engine.limits_of(domain, || [("path", "/login")].into_iter());
+    assert_eq!((limits("envoy"), limits("shop")), (vec![1], vec![2]));
+    // A question has no domain.
+    let key = BTreeMap::from([("path".to_owned(), "/login".to_owned())]);
+    let answer = engine.decide(&Question { limit: "paths".to_owned(), key, ..Question::default() }, SECOND);
+    assert_eq!(answer.unwrap().limit, "login");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 pub const CONFIG: &str = r#"
 [[request]]
 name = "query"
-cost = "limit / 10"
+cost = "allowance / 10"
 [[request]]
 name = "publish"
 cost = "100 * messages"

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use crate::config::policy::{Algorithm, Decide, Endpoint, Escalate, RequestUnit};
+use crate::config::policy::{Algorithm, Decide, Endpoint, EntryValue, Escalate, KeyEntry, RequestUnit};
 use crate::config::report::Report;
 use crate::config::{Loaded, parse};
 
@@ -11,6 +11,13 @@ fn check(text: &str) -> Result<Loaded, Report> {
 /// A limit on requests with these lines.
 fn limit(lines: &str) -> String {
     format!("[decide]\nhttp = \"127.0.0.1:9465\"\n[[limit]]\nscope = \"request\"\nname = \"a\"\n{lines}\n")
+}
+
+/// Two limits, "a" and "b" that replaces it, on these keys.
+fn two(general: &str, narrow: &str, lines: &str) -> String {
+    let second = format!("[[limit]]\nscope = \"request\"\nname = \"b\"\nkey = {narrow}\nrate = \"5/min\"\n{lines}");
+    let text = limit(&format!("key = {general}\nrate = \"600/min\""));
+    format!("{text}{}\n", second.replacen("\nname", "\nreplaces = \"a\"\nname", 1))
 }
 
 const BASE: &str = "key = [\"user\"]\nrate = \"600/min\"\n";
@@ -40,7 +47,46 @@ fn every_error_says_where_it_is_and_what_to_write() {
         (&limit("rate = \"1/s\""), 3, 1, "has no key", "key = [\"user\"]"),
         (&limit("key = [\"user\"]"), 3, 1, "has no rate", "600/min"),
         (&limit("key = []\nrate = \"1/s\""), 6, 7, "0 entries", "name 1 to"),
-        (&limit("key = [\"user\", \"user\"]\nrate = \"1/s\""), 6, 16, "in the key already", "leave it out"),
+        (&limit("key = [\"user\", \"user\"]\nrate = \"1/s\""), 6, 16, "duplicate entry", "leave it out"),
+        (
+            &limit("key = [\"source\", \"remote_address\"]\nrate = \"1/s\""),
+            6,
+            18,
+            "duplicate entry",
+            "remote_address is source",
+        ),
+        (&limit("key = [\"\"]\nrate = \"1/s\""), 6, 8, "needs a name", "key = "),
+        (&limit("key = [\"=a\"]\nrate = \"1/s\""), 6, 8, "needs a name", "key = "),
+        (&limit("key = \"path=\"\nrate = \"1/s\""), 6, 7, "has no value", "path=VALUE"),
+        (&limit("key = [\"path = /login\"]\nrate = \"1/s\""), 6, 8, "spaces around", "\"path=/login\""),
+        (&limit("key = [\"source=10.0.0.0/8\"]\nrate = \"1/s\""), 6, 8, "is no address", "source=192.0.2.1"),
+        (&limit("key = [\"remote_address=web\"]\nrate = \"1/s\""), 6, 8, "is no address", "source=192.0.2.1"),
+        (&base("domain = \"\""), 8, 10, "empty domain", "leave out domain"),
+        (&base("replaces = \"bcdef\""), 8, 12, "unknown limit \"bcdef\"", "write one of a"),
+        (&base("replaces = \"a\""), 8, 12, "circle of limits that replace each other: a, a", "leave out one"),
+        (&two("[\"user\"]", "[\"user\"]", ""), 10, 12, "not for fewer requests", "path=/login"),
+        (&two("[\"user\"]", "[\"path=/login\"]", ""), 10, 12, "not for fewer requests", "path=/login"),
+        (&two("[\"user=a\"]", "[\"user\"]", ""), 10, 12, "not for fewer requests", "path=/login"),
+        (&two("[\"user=a\"]", "[\"user=b\"]", ""), 10, 12, "not for fewer requests", "path=/login"),
+        (&two("[\"user\"]", "[\"user=b\"]", "unit = \"credits\""), 10, 12, "counts credits", "same unit"),
+        (
+            &two("[\"user\"]\nreplaces = \"b\"", "[\"user=b\"]", ""),
+            7,
+            12,
+            "circle of limits that replace each other: a, b, a",
+            "leave out one",
+        ),
+        (
+            &format!(
+                "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"p\"\nrate = \"1/s\"\n{}",
+                base("replaces = \"p\"")
+            ),
+            13,
+            12,
+            "is on packets",
+            "scope = \"request\"",
+        ),
+        ("[[request]]\nname = \"a\"\ncost = \"-5\"", 3, 8, "every such request is an error", "from 0"),
         (&limit("key = [\"user\"]\nrate = \"10MB/s\""), 7, 8, "counts requests", "10/s"),
         (&base("unit = \"packets\""), 8, 8, "is no unit", "credits"),
         (&base("scop = 1"), 8, 1, "no key \"scop\"", "did you mean \"scope\"?"),
@@ -100,12 +146,60 @@ fn every_error_says_where_it_is_and_what_to_write() {
     }
 }
 
+/// A request with these lines, and a limit of 600 at once.
+fn request(lines: &str) -> String {
+    format!("[[request]]\nname = \"r\"\n{lines}\n{}", limit(BASE))
+}
+
 #[test]
 fn what_is_probably_not_meant_is_a_warning() {
+    let base = |line: &str| limit(&format!("{BASE}{line}"));
     for (text, message) in [
         (limit(BASE).replace("127.0.0.1:9465", "0.0.0.0:9465"), "from other hosts"),
         (limit(BASE).replace("[decide]\nhttp = \"127.0.0.1:9465\"\n", ""), "nobody listens"),
         ("[[request]]\nname = \"a\"\ncost = 1".to_owned(), "no limit counts"),
+        ("[decide]\ngrpc = \"127.0.0.1:8081\"".to_owned(), "nothing listens there"),
+        (request("cost = \"limit / 10\""), "`limit` is a parameter that the caller has to give"),
+        (request("cost = 0"), "costs nothing"),
+        (request("cost = \"6 * 101\""), "always refused: it costs 606, and no key ever has more than 600"),
+        (base("domain = \"shop\""), "domain has no effect"),
+        (base("tiers = [\"20/s\"]\nburst = 10"), "20/s has no effect: it never refuses what 600/min passes"),
+        (base("tiers = [\"5/s\"]\nalgorithm = \"sliding-log\"").replace("600", "300"), "300/min has no effect"),
+        (base("tiers = [\"1200/min\"]\nalgorithm = \"fixed-window\""), "1200/min has no effect"),
+        (base("burst = 5\nrefill_every = \"1s\""), "each step brings 10"),
+        (
+            format!("[agent]\nmode = \"observe\"\n{}", base("action = \"observe\"")),
+            "only observes, and so does the whole agent",
+        ),
+        (
+            format!(
+                "[agent]\ninterfaces = [\"eth0\"]\n{}",
+                base("action = \"observe\"\nescalate = { after = 20, within = \"1m\", ban = \"5m\" }")
+            ),
+            "escalate has no effect",
+        ),
+        (two("[\"user\"]", "[\"user=b\"]", "action = \"observe\""), "\"a\" refuses nothing where \"b\""),
+        (
+            format!(
+                "[agent]\nnever_limit = [\"192.0.2.0/24\"]\n{}",
+                limit("key = \"source=192.0.2.7\"\nrate = \"1/s\"")
+            ),
+            "192.0.2.7 is exempt by never_limit",
+        ),
+        (
+            format!(
+                "[[class]]\nname = \"c\"\nsources = [\"192.0.2.0/24\"]\nunlimited = true\n{}",
+                limit("key = \"source=192.0.2.7\"\nrate = \"1/s\"")
+            ),
+            "192.0.2.7 is exempt by class \"c\"",
+        ),
+        (
+            "[agent]\nnever_limit = [\"10.0.0.0/9\"]\n[[class]]\nname = \"a\"\nsources = [\"10.0.0.0/8\"]\n\
+             [[class]]\nname = \"b\"\nsources = [\"10.128.0.0/10\", \"10.192.0.0/10\"]"
+                .to_owned(),
+            "no source is in class \"a\"",
+        ),
+        ("[[class]]\nname = \"a\"\nsources = []".to_owned(), "it has no prefix"),
     ] {
         let loaded = check(&text).unwrap_or_else(|report| panic!("{text}: {report}"));
         assert!(
@@ -114,6 +208,40 @@ fn what_is_probably_not_meant_is_a_warning() {
             loaded.warnings
         );
     }
+}
+
+#[test]
+fn what_has_an_effect_is_no_warning() {
+    let base = |line: &str| limit(&format!("{BASE}{line}"));
+    for text in [
+        request("cost = \"allowance / 10\""),
+        request("cost = \"min(limit, allowance) / 10\""),
+        request("cost = 600"),
+        base("tiers = [\"9000/h\", \"20/s\"]"),
+        base("burst = 5\ntiers = [\"10/5s\"]"),
+        base("burst = 700\ntiers = [\"650/min\"]\ninitial = 5"),
+        base("tiers = [\"1199/2min\"]\nalgorithm = \"sliding-window\""),
+        base("tiers = [\"1000/90s\"]\nalgorithm = \"fixed-window\""),
+        base("burst = 10\nrefill_every = \"1s\""),
+        base("domain = \"shop\"").replace("[[limit]]", "grpc = \"127.0.0.1:8081\"\n[[limit]]"),
+        two("[\"user\"]", "[\"user=b\"]", ""),
+        format!("[agent]\nnever_limit = [\"192.0.2.8\"]\n{}", limit("key = \"source=192.0.2.7\"\nrate = \"1/s\"")),
+        "[agent]\nnever_limit = [\"10.0.0.0/9\"]\n[[class]]\nname = \"a\"\nsources = [\"10.0.0.0/8\"]\n\
+         [[class]]\nname = \"b\"\nsources = [\"10.128.0.0/10\", \"10.192.0.0/11\"]"
+            .to_owned(),
+    ] {
+        let loaded = check(&text).unwrap_or_else(|report| panic!("{text}: {report}"));
+        assert_eq!(loaded.warnings, [], "{text}");
+    }
+}
+
+#[test]
+fn envoys_word_for_the_source_is_the_same_and_an_entry_may_have_one_value() {
+    let text = limit("key = [\"remote_address\", \"path=/a=b\"]\nrate = \"1/s\"\nipv4_prefix = 24");
+    let limit = check(&text).unwrap_or_else(|report| panic!("{report}")).config.decide.limits.remove(0);
+    assert_eq!((limit.key_text(), limit.has_source()), ("source, path=/a=b".to_owned(), true));
+    let entry = |name: &str, value: Option<EntryValue>| KeyEntry { name: name.to_owned(), value };
+    assert_eq!(limit.key, [entry("source", None), entry("path", Some(EntryValue::Text("/a=b".to_owned())))]);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Programs that cargo builds: found in PATH or in the user's cache folder, or built into the latter.
 
-use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -8,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::process;
 use crate::tools::Detail;
-use crate::workspace::host_cargo;
+use crate::workspace::{self, host_cargo};
 
 /// One program of a crate's.
 pub struct CargoTool {
@@ -32,9 +31,7 @@ impl CargoTool {
             }
             return Ok(path);
         }
-        let folder = self
-            .folder()
-            .with_context(|| format!("choosing a folder for {}: neither XDG_CACHE_HOME nor HOME is set", self.name))?;
+        let folder = self.folder()?;
         println!("building   {} {} into {} ({})", self.name, self.version, folder.display(), self.reason);
         let mut install = Command::new(host_cargo());
         install
@@ -48,7 +45,7 @@ impl CargoTool {
     }
 
     fn find(&self) -> Option<PathBuf> {
-        let built = self.folder().map(|folder| folder.join("bin").join(self.name));
+        let built = self.folder().ok().map(|folder| folder.join("bin").join(self.name));
         process::find(self.name).into_iter().chain(built).find(|path| self.is_version(path))
     }
 
@@ -59,9 +56,7 @@ impl CargoTool {
                 .is_ok_and(|said| said.split_whitespace().any(|word| word == self.version))
     }
 
-    fn folder(&self) -> Option<PathBuf> {
-        let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|cache| cache.is_absolute());
-        let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")))?;
-        Some(cache.join("weir").join(format!("{}-{}", self.name, self.version)))
+    fn folder(&self) -> Result<PathBuf> {
+        workspace::cache(&format!("{}-{}", self.name, self.version))
     }
 }

@@ -8,6 +8,7 @@ mod cmd;
 mod object;
 mod package_check;
 mod process;
+mod python;
 mod tally;
 mod toolchain;
 mod tools;
@@ -33,6 +34,8 @@ enum Verb {
     /// Check the formatting, and the code with clippy.
     Lint,
     Test(cmd::test::Arguments),
+    /// Run the agent's tests with real programs around it, and provide these programs.
+    Integration(cmd::integration::Arguments),
     Vm(cmd::vm::Arguments),
     /// Measure how near to their limit many hosts stay together, and put the table into docs/CLUSTER.md.
     Accuracy,
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Tcp => cmd::tcp::run(),
         Verb::Demo => cmd::demo::run(),
         Verb::Test(arguments) => cmd::test::run(&arguments),
+        Verb::Integration(arguments) => cmd::integration::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),
         Verb::Package(arguments) => cmd::package::run(&arguments),
         Verb::Rest(arguments) => cmd::rest::run(&arguments),

@@ -41,6 +41,15 @@ impl Workspace {
     }
 }
 
+/// Where something that is provided once for all trees lies, in the user's cache folder.
+pub fn cache(name: &str) -> Result<PathBuf> {
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|cache| cache.is_absolute());
+    let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")));
+    let cache =
+        cache.with_context(|| format!("choosing a folder for {name}: neither XDG_CACHE_HOME nor HOME is set"))?;
+    Ok(cache.join("weir").join(name))
+}
+
 /// The cargo that runs this program.
 pub fn host_cargo() -> PathBuf {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into()).into()

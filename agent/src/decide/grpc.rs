@@ -86,7 +86,8 @@ fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateL
         let entries = || descriptor.entries.iter().map(|entry| (entry_name(&entry.key), entry.value.as_str()));
         // What Envoy saw itself is before what somebody called so, a header for example.
         let own = |is_it: fn(&str) -> bool| address(descriptor.entries.iter(), is_it);
-        let source = own(is_remote_address).or(remote_address).or_else(|| own(is_source)).or(named_source);
+        let seen = own(is_remote_address).or(remote_address);
+        let source = seen.or_else(|| own(is_source)).or(named_source).flatten();
         for limit in engine.limits_of(&request.domain, entries) {
             let charge = engine.charge_of(limit, entries(), source, cost, false).map_err(|error| error.to_string())?;
             asked.push(Asked { descriptor: nth, charge });
@@ -132,13 +133,14 @@ fn is_source(name: &str) -> bool {
     name == SOURCE
 }
 
-/// The address in the entries of such a name, unless they have several. No value makes a request invalid: whoever can
-/// choose one, as in a header, could have all limits left out where Envoy lets pass what was not answered.
-fn address<'e>(entries: impl Iterator<Item = &'e Entry>, is_it: fn(&str) -> bool) -> Option<IpAddr> {
+/// The address in the entries of such a name: `None` without any, `Some(None)` if they differ. No value makes a request
+/// invalid: whoever can choose one, as in a header, could have all limits left out where Envoy lets pass what was not
+/// answered.
+fn address<'e>(entries: impl Iterator<Item = &'e Entry>, is_it: fn(&str) -> bool) -> Option<Option<IpAddr>> {
     let parse = |entry: &Entry| entry.value.parse().ok().map(|address: IpAddr| address.to_canonical());
     let mut addresses = entries.filter(|entry| is_it(&entry.key)).filter_map(parse);
     let first = addresses.next()?;
-    addresses.all(|other| other == first).then_some(first)
+    Some(addresses.all(|other| other == first).then_some(first))
 }
 
 /// A descriptor's own hits, else the request's, else 1.

@@ -54,6 +54,11 @@ pub struct Agent {
 impl Agent {
     /// Starts one, and waits until it listens.
     pub fn start(decide: &str) -> Self {
+        Self::start_with(decide, CONFIG)
+    }
+
+    /// Starts one with these limits.
+    pub fn start_with(decide: &str, limits: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let decide = decide.replace("FOLDER", folder.path().to_str().unwrap());
@@ -63,7 +68,7 @@ impl Agent {
             path("control.sock"),
             path("state")
         );
-        let text = format!("{agent}[decide]\n{decide}\n{CONFIG}");
+        let text = format!("{agent}[decide]\n{decide}\n{limits}");
         std::fs::write(path("limits.toml"), text).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_agent"))
             .arg("--config")

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use super::build::{self, Profile};
 use super::setup;
 use crate::cleanup;
-use crate::tally::forward;
+use crate::tally::{Tally, forward};
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
 
@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     tests.env("WEIR_AGENT", &built.agent).env("WEIR_EBPF_OBJECT", &built.object);
     let outcome = run_tests(&mut tests);
     clean();
-    outcome
+    outcome.map(drop)
 }
 
 /// Whether arguments for `cargo test` already say whose tests to run.
@@ -75,7 +75,8 @@ fn clean() {
     }
 }
 
-fn run_tests(tests: &mut Command) -> Result<()> {
+/// Runs `cargo test`, passes on what it prints, and adds up what its programs say.
+pub fn run_tests(tests: &mut Command) -> Result<Tally> {
     let mut child = tests.stdout(Stdio::piped()).spawn().context("starting `cargo test`")?;
     let output = child.stdout.take().context("reading what `cargo test` prints")?;
     let has_ended = || Ok(child.try_wait()?.is_some());
@@ -88,7 +89,7 @@ fn run_tests(tests: &mut Command) -> Result<()> {
     if !status.success() {
         bail!("`cargo test` ended with {status}");
     }
-    Ok(())
+    Ok(tally)
 }
 
 #[cfg(test)]

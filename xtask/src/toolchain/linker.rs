@@ -1,6 +1,5 @@
 //! bpf-linker: found in PATH or in the user's cache folder, or built into the latter.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::apt::{self, Apt};
 use crate::process;
-use crate::workspace::host_cargo;
+use crate::workspace::{self, host_cargo};
 
 /// What is built where there is none.
 const VERSION: &str = "0.13.0";
@@ -28,7 +27,7 @@ impl Linker {
     /// [`provide`]: Self::provide
     pub fn find(llvm: u32) -> Option<Self> {
         let built =
-            BUILDS_WITH.filter(|version| *version >= llvm).filter_map(|version| Some(binary(&folder(version)?)));
+            BUILDS_WITH.filter(|version| *version >= llvm).filter_map(|version| Some(binary(&folder(version).ok()?)));
         let candidates = process::find("bpf-linker").into_iter().chain(built);
         candidates.filter_map(|path| Self::examine(path).ok()).find(|linker| linker.llvm >= llvm)
     }
@@ -44,8 +43,7 @@ impl Linker {
             );
         }
         let prefix = llvm_prefix(llvm, apt)?;
-        let folder =
-            folder(llvm).context("choosing a folder for bpf-linker: neither XDG_CACHE_HOME nor HOME is set")?;
+        let folder = folder(llvm)?;
         println!("building   bpf-linker {VERSION} with LLVM {llvm} into {} (about a minute)", folder.display());
         let feature = format!("llvm-{llvm}");
         let mut install = Command::new(host_cargo());
@@ -83,10 +81,8 @@ impl Linker {
     }
 }
 
-fn folder(llvm: u32) -> Option<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|cache| cache.is_absolute());
-    let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")))?;
-    Some(cache.join("weir").join(format!("bpf-linker-{VERSION}-llvm{llvm}")))
+fn folder(llvm: u32) -> Result<PathBuf> {
+    workspace::cache(&format!("bpf-linker-{VERSION}-llvm{llvm}"))
 }
 
 fn binary(folder: &Path) -> PathBuf {

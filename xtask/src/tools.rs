@@ -28,7 +28,7 @@ struct Tool {
     reason: &'static str,
 }
 
-const TOOLS: [Tool; 14] = [
+const TOOLS: [Tool; 16] = [
     Tool { programs: &["ip", "tc"], package: "iproute2", group: Group::Test, reason: "makes the tests' networks" },
     Tool {
         programs: &["nsenter", "setpriv"],
@@ -53,6 +53,8 @@ const TOOLS: [Tool; 14] = [
     Tool { programs: &["busybox"], package: "busybox-static", group: Group::Vm, reason: "a guest's programs" },
     Tool { programs: &["dash"], package: "dash", group: Group::Vm, reason: "a guest's shell" },
     Tool { programs: &["depmod"], package: "kmod", group: Group::Vm, reason: "reads what kernel modules need" },
+    Tool { programs: &["mmdebstrap"], package: "mmdebstrap", group: Group::Vm, reason: "makes guests with systemd" },
+    Tool { programs: &["mke2fs"], package: "e2fsprogs", group: Group::Vm, reason: "makes the disks of guests" },
     Tool { programs: &["nft"], package: "nftables", group: Group::Bench, reason: "an alternative to measure" },
     Tool {
         programs: &["iptables-legacy"],

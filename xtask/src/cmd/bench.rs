@@ -106,7 +106,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let llvm = toolchain.compiler.llvm;
     let folder = programs::build(&workspace, llvm)?;
     let built = if is_packet_alone {
-        build::Built { object: build::objects(&workspace, &toolchain)?, agent: PathBuf::new() }
+        build::Built {
+            object: build::objects(&workspace, &toolchain)?,
+            agent: PathBuf::new(),
+            profile: build::Profile::Release,
+        }
     } else {
         build::all(&workspace, &toolchain, if arguments.quick { Profile::Debug } else { Profile::Release })?
     };

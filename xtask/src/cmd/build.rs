@@ -34,6 +34,7 @@ pub const OBJECTS: [&str; 2] = ["weir", "groups"];
 pub struct Built {
     pub object: PathBuf,
     pub agent: PathBuf,
+    pub profile: Profile,
 }
 
 /// Builds, and prints how large each program is.
@@ -103,7 +104,7 @@ fn build_agent(workspace: &Workspace, profile: Profile) -> Result<Built> {
         Profile::Debug => "debug",
     };
     process::run(&mut build).context("building the agent")?;
-    Ok(Built { object, agent: workspace.target.join(folder).join("agent") })
+    Ok(Built { object, agent: workspace.target.join(folder).join("agent"), profile })
 }
 
 fn print_sizes(object: &str, functions: &[Function]) {

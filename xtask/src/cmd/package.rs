@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::build::{self, Profile};
+use super::build::{self, Built, Profile};
 use super::setup;
 use crate::apt::Apt;
 use crate::cargo_tools::DEB;
@@ -33,13 +33,32 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
+    let built = build::all(&workspace, &toolchain, Profile::Release)?;
+    let packages = packages(&workspace, &built)?;
+    if arguments.no_check || !nix::unistd::geteuid().is_root() {
+        println!("not tried: installing it into a directory of its own takes root");
+    } else {
+        package_check::run(&packages.package, &packages.next)?;
+    }
+    fs::remove_file(&packages.next).with_context(|| format!("removing {}", packages.next.display()))?;
+    println!("made {}", packages.package.display());
+    Ok(())
+}
+
+/// A package, and the next version of the same, for an upgrade.
+pub struct Packages {
+    pub package: PathBuf,
+    pub next: PathBuf,
+}
+
+/// Makes packages of what has been built.
+pub fn packages(workspace: &Workspace, built: &Built) -> Result<Packages> {
     if process::find("dpkg-shlibdeps").is_none() {
         Apt::default().install(&["dpkg-dev"])?;
     }
-    let built = build::all(&workspace, &toolchain, Profile::Release)?;
     let folder = workspace.target.join("package");
     // Where cargo-deb looks, wherever the target directory is.
-    let made = workspace.target.join("release").join("package");
+    let made = built.agent.with_file_name("package");
     for folder in [&folder, &made] {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     }
@@ -52,24 +71,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let text = process::capture(Command::new(&built.agent).args(arguments))?;
         fs::write(made.join(file), text).with_context(|| format!("writing {file}"))?;
     }
-    let package = make(&workspace, &folder, None)?;
-    if arguments.no_check || !nix::unistd::geteuid().is_root() {
-        println!("not tried: installing it into a directory of its own takes root");
-    } else {
-        // The next version of the same, for an upgrade.
-        let next = make(&workspace, &folder, Some("9999.0.0-1"))?;
-        package_check::run(&package, &next)?;
-        fs::remove_file(&next).with_context(|| format!("removing {}", next.display()))?;
-    }
-    println!("made {}", package.display());
-    Ok(())
+    let package = make(workspace, built, &folder, None)?;
+    let next = make(workspace, built, &folder, Some("9999.0.0-1"))?;
+    Ok(Packages { package, next })
 }
 
 /// Puts together what has been built.
-fn make(workspace: &Workspace, folder: &Path, version: Option<&str>) -> Result<PathBuf> {
+fn make(workspace: &Workspace, built: &Built, folder: &Path, version: Option<&str>) -> Result<PathBuf> {
     let mut deb = Command::new(DEB.ensure(Detail::Changes)?);
     deb.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &workspace.target);
     deb.args(["--package", "agent", "--no-build", "--locked", "--quiet", "--output"]).arg(folder);
+    if let Profile::Debug = built.profile {
+        deb.args(["--profile", "dev", "--strip"]);
+    }
     if let Some(version) = version {
         deb.args(["--deb-version", version]);
     }

@@ -10,10 +10,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::build::{self, Built, Profile};
+use super::package;
 use super::setup;
 use crate::tally::Tally;
 use crate::tools::{Detail, Group};
-use crate::vm::{Guest, Kernel, Machine, Outcome, Program, RELEASES, Release};
+use crate::vm::{
+    Cargo, DISTRIBUTIONS, Distribution, Guest, Image, Kernel, Machine, Outcome, Program, RELEASES, Release,
+};
 use crate::workspace::Workspace;
 
 /// What runs when nothing is chosen: tests by name, with the arguments of each.
@@ -27,6 +30,8 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
     // against each other tell more where they are not emulated.
     ("kernel", &["--skip", "two_cpus", "--skip", "leaky-bucket", "--skip", "window", "--skip", "log"]),
 ];
+/// What runs in guests with systemd.
+const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);
 /// How long one machine may take, boot included.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
@@ -39,6 +44,15 @@ pub struct Arguments {
     /// Use these kernels, as in 6.1,6.12.
     #[arg(long, value_delimiter = ',', value_name = "VERSIONS")]
     kernel: Vec<String>,
+    /// Run in guests whose first process is systemd, with the package instead of the bare agent.
+    #[arg(long, conflicts_with_all = ["kernel", "kernels"])]
+    systemd: bool,
+    /// With --systemd, use these guests, as in bookworm,trixie.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", requires = "systemd")]
+    guest: Vec<String>,
+    /// Package an agent that is built faster and runs slower; for work on tests.
+    #[arg(long, requires = "systemd")]
+    debug: bool,
     /// `--test NAME` chooses a test of the workspace, what follows it is passed on to it.
     #[arg(last = true, value_name = "--test NAME [ARGUMENTS]")]
     chosen: Vec<OsString>,
@@ -52,8 +66,11 @@ struct Chosen {
 
 /// Runs every chosen test on every chosen kernel, and fails if one of them did.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.systemd {
+        return with_systemd(arguments);
+    }
     let releases = releases(arguments)?;
-    let chosen = chosen(&arguments.chosen)?;
+    let chosen = chosen(&arguments.chosen, DEFAULTS.to_vec())?;
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
     let built = build::all(&workspace, &toolchain, Profile::Release)?;
@@ -79,6 +96,49 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             }
         }
     }
+    conclude(&lines, &total, &failures)
+}
+
+/// Installs the package in guests with systemd and runs the tests there.
+fn with_systemd(arguments: &Arguments) -> Result<()> {
+    let distributions: Vec<&Distribution> = match arguments.guest.as_slice() {
+        [] => DISTRIBUTIONS.iter().collect(),
+        names => names.iter().map(|name| Distribution::find(name)).collect::<Result<_>>()?,
+    };
+    let chosen = chosen(&arguments.chosen, vec![WITH_SYSTEMD])?;
+    let workspace = Workspace::locate()?;
+    let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
+    let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
+    let built = build::all(&workspace, &toolchain, profile)?;
+    let packages = package::packages(&workspace, &built)?;
+    let programs = build_tests(&workspace, &built, chosen)?;
+
+    let mut failures = Vec::new();
+    let mut lines = Vec::new();
+    let mut total = Tally::default();
+    for distribution in distributions {
+        let image = Image::provide(distribution)?;
+        for (test, program) in &programs {
+            let name = format!("Debian {}: {test}", distribution.name);
+            println!("running    {name}");
+            let cargo =
+                Cargo { program, packages: [("weir.deb", &packages.package), ("weir-next.deb", &packages.next)] };
+            match image.run(&cargo, PATIENCE, &mut io::stdout().lock()).and_then(told_of_a_test) {
+                Ok(outcome) => {
+                    total += &outcome.tally;
+                    lines.push(format!("{name}: {}, {:.0} s", outcome.tally, outcome.time.as_secs_f64()));
+                    if outcome.status != 0 {
+                        failures.push(format!("{name} ended with {}", outcome.status));
+                    }
+                }
+                Err(error) => failures.push(format!("{name}: {error:#}")),
+            }
+        }
+    }
+    conclude(&lines, &total, &failures)
+}
+
+fn conclude(lines: &[String], total: &Tally, failures: &[String]) -> Result<()> {
     lines.iter().for_each(|line| println!("{line}"));
     println!("total: {total}");
     if !failures.is_empty() {
@@ -89,7 +149,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn run_one(kernel: &Kernel, program: &Program, agent: &Path) -> Result<Outcome> {
     let guest = Guest::new(kernel, program, agent)?;
-    let outcome = Machine::new(kernel, &guest, PATIENCE)?.run(&mut io::stdout().lock())?;
+    told_of_a_test(Machine::new(kernel, &guest, PATIENCE)?.run(&mut io::stdout().lock())?)
+}
+
+fn told_of_a_test(outcome: Outcome) -> Result<Outcome> {
     ensure!(
         outcome.status != 0 || outcome.tally.passed + outcome.tally.ignored > 0,
         "it ended well and told of no test"
@@ -104,12 +167,12 @@ fn releases(arguments: &Arguments) -> Result<Vec<&'static Release>> {
     Ok(RELEASES.iter().filter(|release| arguments.kernels || release.is_default).collect())
 }
 
-fn chosen(words: &[OsString]) -> Result<Vec<Chosen>> {
+fn chosen(words: &[OsString], defaults: Vec<(&str, &[&str])>) -> Result<Vec<Chosen>> {
     match words {
-        [] => Ok(DEFAULTS
-            .iter()
+        [] => Ok(defaults
+            .into_iter()
             .map(|(test, arguments)| Chosen {
-                test: (*test).to_owned(),
+                test: test.to_owned(),
                 arguments: arguments.iter().map(OsString::from).collect(),
             })
             .collect()),
@@ -161,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_test_and_what_it_is_told_are_taken_apart() {
-        let words = |words: &[&str]| chosen(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        let words = |words: &[&str]| chosen(&words.iter().map(OsString::from).collect::<Vec<_>>(), DEFAULTS.to_vec());
         let one = words(&["--test", "groups", "--exact", "a b"]).unwrap();
         assert_eq!((one[0].test.as_str(), one[0].arguments.len()), ("groups", 2));
         assert_eq!(words(&[]).unwrap().len(), DEFAULTS.len());

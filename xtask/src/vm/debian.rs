@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process;
 
-const MIRROR: &str = "http://deb.debian.org";
+pub const MIRROR: &str = "http://deb.debian.org";
 /// Signs every suite; the package debian-archive-keyring holds it.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+pub const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// One suite of Debian's archive, with its lists as of now.
 pub struct Suite {

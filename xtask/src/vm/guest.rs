@@ -10,8 +10,10 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use super::kernel::{Kernel, tool};
+use super::modules::FOR_TESTS;
 
 const INIT: &[u8] = include_bytes!("init.sh");
+const INIT_WITH_ROOT_DISK: &[u8] = include_bytes!("systemd/init.sh");
 /// Programs of this machine that go in beside BusyBox, under /usr/sbin, where they come before its own of that name.
 const PROGRAMS: [&str; 3] = ["ip", "tc", "nsenter"];
 const FOLDERS: [&str; 9] = ["bin", "dev", "etc", "modules", "proc", "root", "run", "sys", "tmp"];
@@ -51,10 +53,7 @@ impl Guest {
         for name in PROGRAMS {
             guest.add_program(&tool(name)?, &format!("usr/sbin/{name}"))?;
         }
-        let (modules, missing) = kernel.modules.wanted()?;
-        for (nth, module) in modules.into_iter().enumerate() {
-            guest.add(&format!("modules/{nth:03}-{}", module.file_name), Node::File(module.bytes));
-        }
+        let missing = guest.add_modules(kernel, &FOR_TESTS)?;
         if !missing.is_empty() {
             println!("note: Linux {} has no {}", kernel.name, missing.join(", "));
         }
@@ -62,9 +61,33 @@ impl Guest {
         guest.add("etc/group", Node::File(GROUPS.to_vec()));
         guest.add_program(agent, "usr/bin/agent")?;
         guest.add_program(&program.path, "program")?;
-        guest.add("environment", Node::File(environment(&program.arguments)?.into_bytes()));
+        guest.add(
+            "environment",
+            Node::File(environment("WEIR_AGENT=/usr/bin/agent WEIR_VM=1", &program.arguments)?.into_bytes()),
+        );
         guest.add("init", Node::File(INIT.to_vec()));
         Ok(guest)
+    }
+
+    /// The initramfs of a guest with a root file system of its own on /dev/vda, where it starts /sbin/init.
+    pub fn with_root_disk(kernel: &Kernel) -> Result<Self> {
+        let mut guest = Self::default();
+        for folder in ["bin", "dev", "modules", "proc", "root"] {
+            guest.nodes.insert(folder.into(), Node::Folder);
+        }
+        guest.add_program(&tool("busybox")?, "bin/busybox")?;
+        guest.add_modules(kernel, &["virtio_pci", "virtio_blk", "ext4"])?;
+        guest.add("init", Node::File(INIT_WITH_ROOT_DISK.to_vec()));
+        Ok(guest)
+    }
+
+    /// Adds modules in the order of loading, and returns the names of those that the kernel lacks.
+    fn add_modules(&mut self, kernel: &Kernel, names: &[&'static str]) -> Result<Vec<&'static str>> {
+        let (modules, missing) = kernel.modules.wanted(names)?;
+        for (nth, module) in modules.into_iter().enumerate() {
+            self.add(&format!("modules/{nth:03}-{}", module.file_name), Node::File(module.bytes));
+        }
+        Ok(missing)
     }
 
     /// Writes it as the kernel takes it: a cpio archive. It is not compressed, since unpacking costs an emulated
@@ -111,9 +134,9 @@ impl Guest {
     }
 }
 
-/// What the guest's first process reads before it runs the test.
-fn environment(arguments: &[OsString]) -> Result<String> {
-    let mut text = String::from("export WEIR_AGENT=/usr/bin/agent WEIR_VM=1\nset --");
+/// What the guest's shell reads before it runs the test.
+pub fn environment(variables: &str, arguments: &[OsString]) -> Result<String> {
+    let mut text = format!("export {variables}\nset --");
     for argument in arguments {
         let argument = argument.to_str().with_context(|| format!("{} is no UTF-8", argument.display()))?;
         text.push_str(&format!(" '{}'", argument.replace('\'', r"'\''")));
@@ -153,7 +176,7 @@ mod tests {
 
     #[test]
     fn arguments_reach_the_guest_as_they_are() {
-        let text = environment(&["a b".into(), "it's".into()]).unwrap();
+        let text = environment("A=1", &["a b".into(), "it's".into()]).unwrap();
         assert!(text.ends_with("set -- 'a b' 'it'\\''s'\n"), "{text}");
     }
 

@@ -16,7 +16,8 @@ use crate::tally::{Tally, forward};
 /// Bytes of the guest's disk, /dev/vda. It is empty, and takes no room here but what a test writes.
 const DISK: u64 = 256 << 20;
 /// `no_timer_check`: an emulated timer that is late once would otherwise end the boot in a panic now and then.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nowatchdog no_timer_check";
+const KERNEL_ARGUMENTS: &str = "quiet panic=-1 mitigations=off nowatchdog no_timer_check";
+const ARGUMENTS_WITH_DISKS: &str = "console=ttyS1 random.trust_cpu=on net.ifnames=0 systemd.show_status=true";
 
 /// How the names of machines' temporary folders begin; the number of the process that made them follows.
 const FOLDER: &str = "weir-vm";
@@ -26,8 +27,19 @@ pub struct Machine {
     folder: tempfile::TempDir,
     image: PathBuf,
     threads: &'static str,
+    kernel_arguments: String,
+    /// As the guest's /dev/vda and on.
+    disks: Vec<Disk>,
+    /// Where the guest's second serial line ends.
+    second_line: PathBuf,
     /// After which it is ended, whatever it does.
     patience: Duration,
+}
+
+/// A disk of a guest's.
+pub struct Disk {
+    pub file: PathBuf,
+    pub is_read_only: bool,
 }
 
 /// What a machine ended with.
@@ -40,18 +52,55 @@ pub struct Outcome {
 }
 
 impl Machine {
-    /// Prepares a machine that may run as long as `patience`.
+    /// Prepares a machine that runs a guest from memory, for as long as `patience`. The second serial line carries the exit
+    /// status.
     pub fn new(kernel: &Kernel, guest: &Guest, patience: Duration) -> Result<Self> {
-        remove_abandoned(&env::temp_dir());
-        let prefix = format!("{FOLDER}{}-", std::process::id());
-        let folder = tempfile::Builder::new().prefix(&prefix).tempdir().context("making a temporary folder")?;
-        let machine = Self { folder, image: kernel.image.clone(), threads: kernel.threads, patience };
+        let mut machine = Self::with(kernel, guest, patience)?;
+        let disk = machine.path("disk.img");
+        let made = File::create(&disk).and_then(|file| file.set_len(DISK));
+        made.with_context(|| format!("creating {}", disk.display()))?;
+        machine.disks.push(Disk { file: disk, is_read_only: false });
+        machine.second_line = machine.status();
+        Ok(machine)
+    }
+
+    /// Prepares a machine that runs from the first of `disks`. The exit status is what the guest writes to one more disk,
+    /// the last; the second serial line is the kernel's and the service manager's console.
+    pub fn from_disks(kernel: &Kernel, guest: &Guest, disks: Vec<Disk>, patience: Duration) -> Result<Self> {
+        let mut machine = Self::with(kernel, guest, patience)?;
+        let status = machine.status();
+        let made = File::create(&status).and_then(|file| file.set_len(4096));
+        made.with_context(|| format!("creating {}", status.display()))?;
+        machine.disks = disks;
+        machine.disks.push(Disk { file: status, is_read_only: false });
+        machine.second_line = machine.path("console");
+        machine.kernel_arguments = format!("{KERNEL_ARGUMENTS} {ARGUMENTS_WITH_DISKS}");
+        Ok(machine)
+    }
+
+    fn with(kernel: &Kernel, guest: &Guest, patience: Duration) -> Result<Self> {
+        let folder = temporary_folder()?;
+        let machine = Self {
+            second_line: folder.path().join("line"),
+            folder,
+            image: kernel.image.clone(),
+            threads: kernel.threads,
+            kernel_arguments: format!("{KERNEL_ARGUMENTS} console=ttyS0"),
+            disks: Vec::new(),
+            patience,
+        };
         let archive = machine.archive();
         let file = File::create(&archive).with_context(|| format!("creating {}", archive.display()))?;
         guest.write(BufWriter::new(file)).with_context(|| format!("writing {}", archive.display()))?;
-        let disk = File::create(machine.disk()).and_then(|file| file.set_len(DISK));
-        disk.with_context(|| format!("creating {}", machine.disk().display()))?;
         Ok(machine)
+    }
+
+    /// The end of what the guest's console printed, where that is apart from the tests' output.
+    pub fn console(&self) -> String {
+        let console = fs::read(self.path("console")).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console).replace('\r', "");
+        let lines: Vec<&str> = console.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
     /// Runs it, and passes on what it prints. An end without an exit status of the guest's is an error.
@@ -73,7 +122,8 @@ impl Machine {
         }
         ensure!(ended.success(), "QEMU failed: {ended}");
         let status = fs::read_to_string(self.status()).context("reading the guest's exit status")?;
-        Ok(Outcome { status: guest_status(&status)?, tally, time })
+        let status = status.trim_end_matches('\0');
+        Ok(Outcome { status: guest_status(status)?, tally, time })
     }
 
     /// QEMU, ended by the kernel as soon as this process is gone, however that comes to be.
@@ -84,10 +134,15 @@ impl Machine {
         command.args(["-M", "q35", "-cpu", "max", "-smp", "2", "-m", "2048"]);
         command.arg("-accel").arg(format!("tcg,thread={}", self.threads));
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
-        command.arg("-serial").arg(format!("file:{}", self.status().display()));
-        command.arg("-drive").arg(format!("file={},format=raw,if=virtio,cache=unsafe", self.disk().display()));
+        command.arg("-serial").arg(format!("file:{}", self.second_line.display()));
+        for disk in &self.disks {
+            let read_only = if disk.is_read_only { ",readonly=on" } else { "" };
+            let file = disk.file.display();
+            command.arg("-drive").arg(format!("file={file},format=raw,if=virtio,cache=unsafe{read_only}"));
+        }
+        command.args(["-object", "rng-builtin,id=random", "-device", "virtio-rng-pci,rng=random", "-nic", "none"]);
         command.arg("-kernel").arg(&self.image).arg("-initrd").arg(self.archive());
-        command.args(["-append", KERNEL_ARGUMENTS]);
+        command.args(["-append", &self.kernel_arguments]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         Ok(command)
     }
@@ -96,11 +151,7 @@ impl Machine {
         self.path("initramfs.cpio")
     }
 
-    fn disk(&self) -> PathBuf {
-        self.path("disk.img")
-    }
-
-    /// Where the guest's second serial line ends.
+    /// Where the guest's exit status comes out.
     fn status(&self) -> PathBuf {
         self.path("status")
     }
@@ -108,6 +159,13 @@ impl Machine {
     fn path(&self, name: &str) -> PathBuf {
         Path::new(self.folder.path()).join(name)
     }
+}
+
+/// A folder that is removed when dropped, or by a later run.
+pub fn temporary_folder() -> Result<tempfile::TempDir> {
+    remove_abandoned(&env::temp_dir());
+    let prefix = format!("{FOLDER}{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir().context("making a temporary folder")
 }
 
 /// A running QEMU, ended when dropped.

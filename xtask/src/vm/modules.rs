@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::kernel::decompress;
 
 /// What the tests need, where a kernel does not have it built in.
-const WANTED: [&str; 29] = [
+pub const FOR_TESTS: [&str; 29] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
@@ -58,6 +58,11 @@ pub struct Module {
 }
 
 impl Modules {
+    /// The folder of the modules, named after the kernel.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Reads what depmod left in the folder of a kernel's modules.
     pub fn open(folder: PathBuf) -> Result<Self> {
         let read = |name: &str| {
@@ -71,10 +76,10 @@ impl Modules {
     }
 
     /// The wanted modules and those they need, in the order of loading; and the names of those this kernel lacks.
-    pub fn wanted(&self) -> Result<(Vec<Module>, Vec<&'static str>)> {
+    pub fn wanted(&self, names: &[&'static str]) -> Result<(Vec<Module>, Vec<&'static str>)> {
         let mut order = Vec::new();
         let mut missing = Vec::new();
-        for name in WANTED {
+        for &name in names {
             if self.known.contains_key(name) {
                 self.append(name, &mut order);
             } else if !self.builtin.lines().any(|path| module_name(path) == name) {
@@ -158,9 +163,9 @@ mod tests {
              crc32c-intel.ko:\n",
         );
         write("modules.softdep", "# comment\nsoftdep libcrc32c pre: crc32c-intel\nsoftdep veth post: other\n");
-        let rest = WANTED.iter().filter(|name| !["veth", "8021q", "nf_tables", "bfq"].contains(name));
+        let rest = FOR_TESTS.iter().filter(|name| !["veth", "8021q", "nf_tables", "bfq"].contains(name));
         write("modules.builtin", &rest.map(|name| format!("kernel/{name}.ko\n")).collect::<String>());
-        let (modules, missing) = Modules::open(folder.path().to_owned()).unwrap().wanted().unwrap();
+        let (modules, missing) = Modules::open(folder.path().to_owned()).unwrap().wanted(&FOR_TESTS).unwrap();
         let order: Vec<&str> = modules.iter().map(|module| module.file_name.as_str()).collect();
         let expected = ["veth.ko", "mrp.ko", "garp.ko", "8021q.ko", "crc32c_intel.ko", "libcrc32c.ko", "nf_tables.ko"];
         assert_eq!(order, expected);

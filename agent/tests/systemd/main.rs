@@ -1,0 +1,54 @@
+//! The package on a real systemd, inside a guest of `cargo xtask vm --systemd`: PID 1, the network and the disk are the
+//! tests' own. A test is run by itself, and one that fails prints the journal since its start.
+//!
+//! To add a test: write a `fn` in a file here, and its entry in that file's `TESTS`. Those of [`BOOTS`]' second list run
+//! after a reboot, which [`boot::prepare`] prepares.
+
+mod boot;
+mod guest;
+mod package;
+
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+type Test = (&'static str, fn());
+
+/// The tests of each boot, in their order.
+const BOOTS: [&[&[Test]]; 2] = [&[package::TESTS], &[boot::TESTS]];
+/// Asks for one more boot.
+const REBOOT: u8 = 75;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let boot = guest::boot();
+    if boot.is_none() {
+        eprintln!("skipped: what takes a guest with systemd: run `cargo xtask vm --systemd`");
+    }
+    let boots = || (1..).zip(BOOTS).flat_map(|(number, rooms)| rooms.iter().map(move |room| (number, *room)));
+    let tests = || boots().flat_map(|(number, room)| room.iter().map(move |test| (number, test)));
+    let trials = tests()
+        .filter(|(number, _)| boot.is_none_or(|boot| boot == *number))
+        .map(|(_, (name, test))| Trial::test(*name, || with_journal(*test)).with_ignored_flag(boot.is_none()))
+        .collect();
+    // They share the one agent that a host has.
+    let conclusion = libtest_mimic::run(&Arguments { test_threads: Some(1), ..arguments.clone() }, trials);
+    let is_wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter));
+    if let Some(boot) = boot
+        && tests().any(|(number, (name, _))| number > boot && is_wanted(name))
+    {
+        boot::prepare();
+        return ExitCode::from(REBOOT);
+    }
+    if conclusion.has_failed() { ExitCode::from(101) } else { ExitCode::SUCCESS }
+}
+
+/// Runs a test, and shows what the guest logged meanwhile if it fails.
+fn with_journal(test: fn()) -> Result<(), Failed> {
+    let start = guest::journal_cursor();
+    panic::catch_unwind(AssertUnwindSafe(test)).map_err(|_| {
+        println!("--- journal since the test's start\n{}---", guest::journal_since(&start));
+        Failed::without_message()
+    })
+}

@@ -5,11 +5,14 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
+use anyhow::Context as _;
+
 use super::Print;
 use super::table::number;
 use crate::cli::Options;
 use crate::control::Request;
 use crate::events::Event;
+use crate::follower::{self, Watched};
 
 /// How many of those that are remembered a follower is shown first.
 const FIRST: usize = 10;
@@ -39,19 +42,28 @@ pub fn events(follow: Follow, last: Option<usize>, options: &Options) -> anyhow:
             let skipped = events.len().saturating_sub(last.unwrap_or(usize::MAX));
             events[skipped..].iter().try_for_each(|event| write(&mut out, event, print)).and_then(|()| out.flush())
         }
-        Follow::Yes => client.follow(last.unwrap_or(FIRST), |event| {
-            // Each at once: somebody is watching.
-            match write(&mut out, &event, print).and_then(|()| out.flush()) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => ControlFlow::Break(Err(error)),
-            }
-        })?,
+        Follow::Yes => {
+            end_with_the_reader()?;
+            client.follow(last.unwrap_or(FIRST), |event| {
+                // Each at once: somebody is watching.
+                match write(&mut out, &event, print).and_then(|()| out.flush()) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(error) => ControlFlow::Break(Err(error)),
+                }
+            })?
+        }
     };
     match written {
         // `head` has seen enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Ends the process once nobody reads on: until the next event, which may be hours away, no write would notice.
+fn end_with_the_reader() -> anyhow::Result<()> {
+    let end = |_| std::process::exit(0);
+    follower::watch(Watched::default(), end).context("starting a thread")
 }
 
 fn write(out: &mut impl Write, event: &Event, print: Print) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,6 +63,14 @@ pub enum ClientError {
     Foreign(serde_json::Error),
 }
 
+impl ClientError {
+    /// Whether there is no agent any more.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        matches!(self, Self::NotRunning(_) | Self::Closed { .. } | Self::Gone(_))
+    }
+}
+
 /// A way to ask the running agent.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -106,7 +115,22 @@ impl Client {
                 return Ok(end);
             }
         }
-        Err(ClientError::Gone(self.path.clone()))
+        Err(self.gone())
+    }
+
+    /// The agent's process, as a descriptor that is readable once it has exited; `None` where the kernel names none, as
+    /// from another PID namespace.
+    #[must_use]
+    pub fn process(&self) -> Option<OwnedFd> {
+        let stream = UnixStream::connect(&self.path).ok()?;
+        let agent = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+        rustix::process::pidfd_open(agent.pid, rustix::process::PidfdFlags::empty()).ok()
+    }
+
+    /// The agent is gone.
+    #[must_use]
+    pub fn gone(&self) -> ClientError {
+        ClientError::Gone(self.path.clone())
     }
 
     fn broken(&self, source: io::Error, patience: Duration) -> ClientError {

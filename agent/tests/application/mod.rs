@@ -1,9 +1,11 @@
 //! A running agent that applications ask, and what they would say to it. Needs no root: these configs have no limit on
 //! packets.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -49,6 +51,25 @@ pub struct Agent {
     pub folder: tempfile::TempDir,
     pub http: String,
     pub grpc: String,
+    pub metrics: String,
+}
+
+/// What an agent is started with.
+pub struct Setup<'s> {
+    /// The lines of `[decide]`; FOLDER stands for the agent's own.
+    pub decide: &'s str,
+    /// More lines of `[agent]`.
+    pub agent: &'s str,
+    /// Requests, classes and limits.
+    pub config: &'s str,
+    /// The most file descriptors.
+    pub descriptors: Option<u64>,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        Self { decide: "http = \"127.0.0.1:0\"", agent: "", config: CONFIG, descriptors: None }
+    }
 }
 
 impl Agent {
@@ -58,35 +79,55 @@ impl Agent {
     }
 
     /// Starts one with these limits.
-    pub fn start_with(decide: &str, limits: &str) -> Self {
+    pub fn start_with(decide: &str, config: &str) -> Self {
+        Self::start_as(&Setup { decide, config, ..Setup::default() })
+    }
+
+    /// Starts one of its own kind, and waits until it listens.
+    pub fn start_as(setup: &Setup<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let decide = decide.replace("FOLDER", folder.path().to_str().unwrap());
+        let decide = setup.decide.replace("FOLDER", folder.path().to_str().unwrap());
         // Whatever gateways this host has, its callers are limited here.
         let agent = format!(
-            "[agent]\ncontrol = {:?}\nstate_dir = {:?}\nprotect = false\n",
+            "[agent]\ncontrol = {:?}\nstate_dir = {:?}\nprotect = false\n{}\n",
             path("control.sock"),
-            path("state")
+            path("state"),
+            setup.agent
         );
-        let text = format!("{agent}[decide]\n{decide}\n{limits}");
+        let text = format!("{agent}[decide]\n{decide}\n{}", setup.config);
         std::fs::write(path("limits.toml"), text).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_agent"))
-            .arg("--config")
-            .arg(path("limits.toml"))
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
+        command.arg("--config").arg(path("limits.toml")).stderr(Stdio::piped());
+        if let Some(most) = setup.descriptors {
+            // SAFETY: one system call between fork and exec.
+            unsafe {
+                command.pre_exec(move || {
+                    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+                    match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
+                        0 => Ok(()),
+                        _ => Err(std::io::Error::last_os_error()),
+                    }
+                });
+            }
+        }
+        let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (said, heard) = mpsc::channel();
         thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(said.send(line))));
-        let mut agent = Self { child, folder, http: String::new(), grpc: String::new() };
-        let wanted = decide.lines().filter(|line| line.contains('=')).count();
+        let mut agent = Self { child, folder, http: String::new(), grpc: String::new(), metrics: String::new() };
+        let listens = |line: &&str| ["http =", "grpc =", "metrics ="].iter().any(|key| line.starts_with(key));
+        let wanted = decide.lines().chain(setup.agent.lines()).filter(listens).count();
         let mut found = 0;
         while found < wanted {
             let line = heard.recv_timeout(Duration::from_secs(30)).expect("the agent says where it listens");
-            for (what, place) in [("HTTP on ", &mut agent.http), ("gRPC on ", &mut agent.grpc)] {
+            for (what, place) in [
+                ("HTTP on ", &mut agent.http),
+                ("gRPC on ", &mut agent.grpc),
+                ("metrics on http://", &mut agent.metrics),
+            ] {
                 if let Some((_, at)) = line.split_once(what) {
-                    *place = at.to_owned();
+                    *place = at.trim_end_matches("/metrics").to_owned();
                     found += 1;
                 }
             }
@@ -98,6 +139,21 @@ impl Agent {
 
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("control.sock")
+    }
+
+    /// The document of a command.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.command(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// CPU time that the agent has used so far.
+    pub fn cpu_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
     }
 
     /// Posts a body; the status, the head and the document.

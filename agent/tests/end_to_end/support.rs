@@ -423,7 +423,7 @@ impl Network {
     /// Starts one command of the CLI against this network's agent, with what `set_up` gives it to read and write.
     pub fn spawn(&self, arguments: &[&str], set_up: impl FnOnce(&mut Command)) -> Child {
         let mut command = Command::new(agent().unwrap());
-        command.args(arguments).arg("--control").arg(self.control());
+        command.args(arguments).arg("--control").arg(self.control()).stdin(Stdio::null());
         set_up(&mut command);
         // It needs nothing of the network: the socket is a file.
         command.spawn().unwrap()

@@ -1,0 +1,66 @@
+//! When a command that follows the agent ends: its terminal or reader is gone, a signal arrives, or the agent exits.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+/// Why a follower ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Standard input or output: the terminal hung up, or the pipe's other end is closed.
+    Closed,
+    /// A signal.
+    Signal,
+    /// The agent exited.
+    Agent,
+}
+
+/// What is watched beside standard input and output.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// Readable when a signal has arrived.
+    pub signals: Option<UnixStream>,
+    /// The agent's process: see [`crate::control::Client::process`].
+    pub agent: Option<OwnedFd>,
+}
+
+/// Waits on a thread of its own, and then calls `end` there: the follower itself may be blocked in a read or a write.
+///
+/// # Errors
+///
+/// When there is no thread to be had.
+pub fn watch(watched: Watched, end: impl FnOnce(End) + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name("weir-end".to_owned()).spawn(move || end(wait(&watched)))?;
+    Ok(())
+}
+
+fn wait(watched: &Watched) -> End {
+    let (stdin, stdout) = (io::stdin(), io::stdout());
+    // Without an event to wait for, poll(2) reports hang-ups and errors alone: input that nobody has read yet, and files
+    // such as /dev/null, do not wake it.
+    let mut polled = vec![PollFd::new(&stdin, PollFlags::empty()), PollFd::new(&stdout, PollFlags::empty())];
+    let mut reasons = vec![End::Closed; 2];
+    if let Some(signals) = &watched.signals {
+        polled.push(PollFd::new(signals, PollFlags::IN));
+        reasons.push(End::Signal);
+    }
+    if let Some(agent) = &watched.agent {
+        polled.push(PollFd::new(agent, PollFlags::IN));
+        reasons.push(End::Agent);
+    }
+    loop {
+        match poll(&mut polled, None) {
+            Ok(_) => {}
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => continue,
+            Err(_) => return End::Closed,
+        }
+        let ready = polled.iter().zip(&reasons).find(|(polled, _)| !polled.revents().is_empty());
+        if let Some((_, reason)) = ready {
+            return *reason;
+        }
+    }
+}

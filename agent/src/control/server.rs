@@ -1,8 +1,6 @@
 //! The agent's side of the control socket.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +11,19 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::descriptors::places;
 use crate::events::Subscription;
+use crate::unix_socket::{self, SocketError, SocketFile};
 
 use super::follow;
 use super::{LONGEST_CHANGE, LONGEST_REQUEST, Request, Response};
 
-/// How many of root's clients, and how many of all others together, may talk at the same time; more are sent away. Each
-/// has places of its own, so that no user of the group can keep root out.
-const CLIENTS: usize = 128;
 /// How long a client may take to ask, and to take each part of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it may take to take all of its answer.
 const LONGEST: Duration = Duration::from_secs(60);
 /// An answer is handed over in parts of so many bytes: one of megabytes takes a slow reader its time.
 const PART: usize = 64 * 1024;
-/// Read and write for the owner and the group.
-const MODE: u32 = 0o660;
-/// The folder of the socket, if the agent makes it: for the owner, and to be passed through by the group.
-const FOLDER_MODE: u32 = 0o750;
-/// The group that may use the socket, where the host has one.
-const GROUP: &str = "weir";
 
 /// Answers requests: the document, or a reason.
 pub trait Handler: Send + Sync + 'static {
@@ -86,7 +77,7 @@ fn help(source: &io::Error) -> &'static str {
 /// A listening control socket, removed when it is dropped.
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    _file: SocketFile,
 }
 
 impl Server {
@@ -96,32 +87,20 @@ impl Server {
     ///
     /// When another agent answers there, or the system refuses.
     pub fn bind(path: &Path) -> Result<Self, ServerError> {
-        let fail = |source| ServerError::Listen { path: path.to_owned(), source };
-        let group = nix::unistd::Group::from_name(GROUP).ok().flatten().map(|group| group.gid);
-        if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
-            // What lies there already is somebody's, who has decided who may come in.
-            fs::create_dir_all(folder).map_err(fail)?;
-            fs::set_permissions(folder, fs::Permissions::from_mode(FOLDER_MODE)).map_err(fail)?;
-            give(folder, group).map_err(fail)?;
+        let path = || path.to_owned();
+        match unix_socket::listen(&path()) {
+            Ok((listener, file)) => Ok(Self { listener, _file: file }),
+            Err(SocketError::Taken) => Err(ServerError::Running(path())),
+            Err(SocketError::NotASocket) => Err(ServerError::NotASocket(path())),
+            Err(SocketError::System(source)) => Err(ServerError::Listen { path: path(), source }),
         }
-        match std::os::unix::net::UnixStream::connect(path) {
-            Ok(_) => return Err(ServerError::Running(path.to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => remove_dead(path)?,
-            Err(_) => {}
-        }
-        // Nobody else may open it before it is known who may.
-        let mask = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
-        let listener = UnixListener::bind(path);
-        nix::sys::stat::umask(mask);
-        let listener = listener.map_err(fail)?;
-        give(path, group).map_err(fail)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(MODE)).map_err(fail)?;
-        Ok(Self { listener, path: path.to_owned() })
     }
 
     /// Answers until it is dropped.
     pub async fn serve(&self, handler: Arc<impl Handler>) {
-        let [for_root, for_others] = [(); 2].map(|()| Arc::new(Semaphore::new(CLIENTS)));
+        let count = places().control;
+        // Root's clients and all others together have places of their own, so that no user of the group can keep root out.
+        let [for_root, for_others] = [(); 2].map(|()| Arc::new(Semaphore::new(count)));
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
@@ -133,7 +112,7 @@ impl Server {
                         // A client that went away or dawdled is its own loss.
                         let _ = match place {
                             Ok(place) => answer(stream, peer, handler, place).await,
-                            Err(_) => timeout(PATIENCE, send_away(stream)).await.unwrap_or(Ok(())),
+                            Err(_) => timeout(PATIENCE, send_away(stream, count)).await.unwrap_or(Ok(())),
                         };
                     });
                 }
@@ -141,13 +120,6 @@ impl Server {
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // If it is gone already, somebody else has tidied up.
-        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -188,36 +160,9 @@ impl Peer {
     }
 }
 
-/// Removes a socket that nobody listens on any more; what is something else is somebody's.
-fn remove_dead(path: &Path) -> Result<(), ServerError> {
-    use std::os::unix::fs::FileTypeExt as _;
-    let fail = |source| ServerError::Listen { path: path.to_owned(), source };
-    if !fs::symlink_metadata(path).map_err(fail)?.file_type().is_socket() {
-        return Err(ServerError::NotASocket(path.to_owned()));
-    }
-    fs::remove_file(path).map_err(fail)
-}
-
-/// Gives a file to the group that may use the socket, where there is one.
-fn give(path: &Path, group: Option<nix::unistd::Gid>) -> io::Result<()> {
-    let Some(group) = group else { return Ok(()) };
-    match nix::unistd::chown(path, None, Some(group)) {
-        // Without CAP_CHOWN, and not of the group: then it is for root alone, which is safe.
-        Err(nix::errno::Errno::EPERM) => {
-            eprintln!(
-                "warning: {} cannot be given to the group {GROUP}, so that only root may use it: add the group to those \
-                 the agent runs with (SupplementaryGroups={GROUP} in the unit)",
-                path.display()
-            );
-            Ok(())
-        }
-        result => result.map_err(io::Error::from),
-    }
-}
-
 /// There is no place for one more.
-async fn send_away(mut stream: UnixStream) -> io::Result<()> {
-    let response = Response::Error(format!("{CLIENTS} clients are being answered already: try again in a few seconds"));
+async fn send_away(mut stream: UnixStream, count: usize) -> io::Result<()> {
+    let response = Response::Error(format!("{count} clients are being answered already: try again in a few seconds"));
     let mut document = serde_json::to_vec(&response)?;
     document.push(b'\n');
     stream.write_all(&document).await

@@ -4,6 +4,7 @@
 //! or not said. All of a request is charged, or none of it. A descriptor that no limit is for passes, as in Envoy's own
 //! service.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +18,16 @@ use rls::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorSt
 use rls::envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 use rls::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 
+use super::connection::{Connection, PATIENCE, accept};
 use super::engine::{Charge, Engine};
 use super::question::Answer;
 use super::{Current, Now, headers};
 use crate::config::request_key::{SOURCE, entry_name, is_remote_address};
+use crate::descriptors::places;
 
 /// The longest message, in bytes.
 const LONGEST_MESSAGE: usize = 256 * 1024;
@@ -31,8 +35,11 @@ const LONGEST_MESSAGE: usize = 256 * 1024;
 const MOST_DESCRIPTORS: usize = 100;
 /// Requests of one connection at a time.
 const STREAMS: u32 = 1_024;
-/// How long a request may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// What a client sends before anything else: the preface of HTTP/2 and the head of a frame.
+const OPENING: usize = 24 + 9;
+/// How long a connection may last: a client that keeps one without end would keep its place from others. The client is
+/// told, and opens another without losing a request.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// Answers until it is dropped.
 pub async fn serve(listener: TcpListener, engine: Arc<Current>, now: Now) {
@@ -41,10 +48,17 @@ pub async fn serve(listener: TcpListener, engine: Arc<Current>, now: Now) {
         .timeout(PATIENCE)
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(PATIENCE))
-        .tcp_nodelay(true)
+        .http2_keepalive_timeout(Some(PATIENCE))
+        .max_connection_age(LONGEST)
+        .max_connection_age_grace(PATIENCE)
         .add_service(service);
-    // It ends with the runtime; an error of one connection is not the server's.
-    let _ = server.serve_with_incoming(TcpListenerStream::new(listener)).await;
+    let (sender, connections) = mpsc::unbounded_channel();
+    let take = move |connection: Connection<_>| drop(sender.send(Ok::<_, io::Error>(connection.opened_by(OPENING))));
+    tokio::select! {
+        () = accept(listener, places().grpc, take) => {}
+        // It ends with the runtime; an error of one connection is not the server's.
+        _ = server.serve_with_incoming(UnboundedReceiverStream::new(connections)) => {}
+    }
 }
 
 struct Rls {

@@ -1,11 +1,11 @@
 //! JSON over HTTP/1.1: `POST /v1/decide`, and `GET /v1/health` for who asks whether anybody answers.
 //!
-//! hyper and no framework above it: there are two routes. Requests are bounded in size, and in the time they may take to
-//! come; connections in number.
+//! hyper and no framework above it: there are two routes. Requests are bounded in size; their heads, their bodies and the
+//! pauses between them in time; connections in number.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
@@ -16,20 +16,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 
+use super::connection::{PATIENCE, accept};
 use super::engine::Engine;
 use super::question::{Answer, Question};
 use super::{Current, Now, headers};
+use crate::descriptors::places;
 
 /// The longest body of a request, in bytes.
 const LONGEST_BODY: usize = 256 * 1024;
 /// The most questions of one request.
 const MOST_QUESTIONS: usize = 1_000;
-/// How long a request's head, and then its body, may take to come; how long a connection may rest.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at a time; more wait.
-const CONNECTIONS: usize = 4_096;
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -56,29 +53,14 @@ struct Refusal {
 
 /// Answers until it is dropped.
 pub async fn serve(listener: Listener, engine: Arc<Current>, now: Now) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let engine = Arc::clone(&engine);
-        let accepted = match &listener {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                // An answer is one small segment: there is nothing to wait for. If that cannot be set, it is slower.
-                let _ = stream.set_nodelay(true);
-                tokio::spawn(async move {
-                    connection(stream, engine, now).await;
-                    drop(place);
-                });
-            }),
-            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
-                tokio::spawn(async move {
-                    connection(stream, engine, now).await;
-                    drop(place);
-                });
-            }),
-        };
-        if accepted.is_err() {
-            // Out of file descriptors, most likely: there will be some again.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+    let places = places().http;
+    let spawn = |connection: Pin<Box<dyn Future<Output = ()> + Send>>| drop(tokio::spawn(connection));
+    match listener {
+        Listener::Tcp(listener) => {
+            accept(listener, places, |stream| spawn(Box::pin(connection(stream, Arc::clone(&engine), now)))).await;
+        }
+        Listener::Unix(listener) => {
+            accept(listener, places, |stream| spawn(Box::pin(connection(stream, Arc::clone(&engine), now)))).await;
         }
     }
 }

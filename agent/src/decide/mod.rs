@@ -4,6 +4,7 @@
 //! control socket are three ways to ask it. What an engine cannot do itself, stopping an address at the kernel edge, it
 //! asks of an [`Edge`].
 
+mod connection;
 mod engine;
 mod escalation;
 mod fingerprint;
@@ -24,7 +25,7 @@ mod tests;
 mod tiers;
 mod together;
 
-pub use engine::{Engine, EngineError};
+pub use engine::{Engine, EngineError, Moves};
 pub use escalation::Edge;
 pub use fingerprint::{Fingerprint, Fingerprints};
 pub use formula::{ALLOWANCE, Formula, FormulaError, LIMIT};

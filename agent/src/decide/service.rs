@@ -1,27 +1,23 @@
 //! The servers around an engine, on threads of their own: a decision never waits for what else the agent does.
 
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
 use super::http::{self, Listener};
-use super::{Current, Engine, Now, grpc};
+use super::{Current, Engine, Moves, Now, grpc};
 use crate::config::policy::{Decide, Endpoint};
+use crate::unix_socket::{self, SocketFile};
 
 /// Threads that answer.
 const MOST_THREADS: usize = 4;
 /// How often what has decayed is forgotten.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// The unix socket is for the owner and the group, as the control socket is.
-const MODE: u32 = 0o660;
 
 /// A server that cannot be had.
 #[derive(Debug, Error)]
@@ -47,7 +43,8 @@ pub struct Service {
     now: Now,
     http: Option<Endpoint>,
     grpc: Option<SocketAddr>,
-    socket: Option<PathBuf>,
+    /// Removed with the service.
+    socket: Option<SocketFile>,
     runtime: Option<Runtime>,
 }
 
@@ -89,8 +86,8 @@ impl Service {
                         (Listener::Tcp(listener), Endpoint::Tcp(address))
                     }
                     Endpoint::Unix(path) => {
-                        let listener = listen_unix(path).map_err(fail)?;
-                        service.socket = Some(path.clone());
+                        let (listener, socket) = unix_socket::listen(path).map_err(io::Error::from).map_err(fail)?;
+                        service.socket = Some(socket);
                         (Listener::Unix(listener), endpoint.clone())
                     }
                 };
@@ -120,8 +117,9 @@ impl Service {
         self.engine.load_full()
     }
 
-    /// Has another engine decide from now on; what is being decided is decided by the one before.
-    pub fn replace(&self, engine: Engine) {
+    /// Has another engine decide from now on. What the one before still decides is charged in this one.
+    pub fn replace(&self, engine: Engine, moves: Moves) {
+        moves.carry_out(self.now());
         self.engine.store(Arc::new(engine));
     }
 
@@ -169,10 +167,6 @@ impl Drop for Service {
             // What is being answered is answered by nobody any more: the agent is going.
             runtime.shutdown_background();
         }
-        if let Some(socket) = &self.socket {
-            // If it is gone already, somebody else has tidied up.
-            let _ = fs::remove_file(socket);
-        }
     }
 }
 
@@ -181,19 +175,4 @@ fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     Ok((TcpListener::from_std(listener)?, address))
-}
-
-/// Listens at `path`, in place of a socket that nobody answers on any more.
-fn listen_unix(path: &Path) -> io::Result<UnixListener> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody answers there")),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)?,
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(MODE))?;
-    Ok(listener)
 }

@@ -19,9 +19,8 @@ use tokio::sync::Semaphore;
 
 use super::exposition::{Documents, Exposition};
 use crate::control::{self, Handler};
+use crate::descriptors::places;
 
-/// Scrapers at a time; more wait.
-const CONNECTIONS: usize = 64;
 /// How long the head of a request may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may last, whatever is done on it.
@@ -155,7 +154,7 @@ async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>) {
             return;
         }
     };
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Semaphore::new(places().metrics));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {

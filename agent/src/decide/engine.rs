@@ -81,6 +81,18 @@ pub struct Engine {
     edge: Arc<dyn Edge>,
 }
 
+/// Keys that have to be moved before an engine takes the place of another.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Moves(Vec<(Arc<Store>, Arc<Store>)>);
+
+impl Moves {
+    /// Moves them. Whoever decides by the engine before charges what that has moved in the new one.
+    pub(super) fn carry_out(self, now: u64) {
+        self.0.iter().for_each(|(old, new)| old.move_to(new, now));
+    }
+}
+
 /// A question whose every part is known: which limit, which key of it, at what cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
@@ -117,46 +129,47 @@ impl Engine {
         Self::build(config, edge, None)
     }
 
-    /// For another config: what is unchanged of a limit goes on as it is, and what each key has used of a rate that is
-    /// changed stays used in proportion. `now` is in nanoseconds.
+    /// For another config: what is unchanged of a limit goes on as it is. The keys of the others are moved once nothing
+    /// can fail any more.
     ///
     /// # Errors
     ///
     /// As [`Engine::new`]; this one is as it was then.
-    pub fn after(&self, config: &Config, now: u64) -> Result<Self, EngineError> {
-        Self::build(config, Arc::clone(&self.edge), Some((self, now)))
+    pub fn after(&self, config: &Config) -> Result<(Self, Moves), EngineError> {
+        let mut moves = Moves::default();
+        let engine = Self::build(config, Arc::clone(&self.edge), Some((self, &mut moves)))?;
+        Ok((engine, moves))
     }
 
-    /// The store for these tiers: that of the engine before if nothing about it is changed, or a new one with what of
-    /// its keys goes on.
+    /// The store for these tiers: that of the engine before if nothing about it is changed, or a new one that its keys
+    /// are to be moved to.
     fn store(
         &self,
         policy: &RequestLimit,
         multiplier: Multiplier,
         tiers: Vec<Policy>,
         capacity: usize,
-        now: u64,
+        moves: &mut Moves,
     ) -> Arc<Store> {
         let is_same = |limit: &&Limit| {
             let (one, other) = (&limit.policy, policy);
             (&one.name, &one.key, one.ipv4_prefix, one.ipv6_prefix, one.unit)
                 == (&other.name, &other.key, other.ipv4_prefix, other.ipv6_prefix, other.unit)
         };
-        let new = new_store(policy, tiers, capacity);
+        let new = Arc::new(new_store(policy, tiers, capacity));
         // Of a multiplier that is new, nobody has used anything yet.
         let grade = self.sources.multipliers().iter().position(|known| *known == multiplier);
         let limit = self.limits.iter().find(is_same);
-        let Some(known) = limit.zip(grade).and_then(|(limit, grade)| limit.stores.get(grade)) else {
-            return Arc::new(new);
-        };
+        let Some(known) = limit.zip(grade).and_then(|(limit, grade)| limit.stores.get(grade)) else { return new };
         if known.is_as(&new) {
             return Arc::clone(known);
         }
-        new.take_up(known, now);
-        Arc::new(new)
+        moves.0.push((Arc::clone(known), Arc::clone(&new)));
+        new
     }
 
-    fn build(config: &Config, edge: Arc<dyn Edge>, before: Option<(&Self, u64)>) -> Result<Self, EngineError> {
+    fn build(config: &Config, edge: Arc<dyn Edge>, before: Option<(&Self, &mut Moves)>) -> Result<Self, EngineError> {
+        let (before, mut moves) = before.unzip();
         let sources = Sources::of(config);
         let place = |name: &String| config.decide.limits.iter().position(|limit| limit.name == *name);
         let mut limits = Vec::new();
@@ -166,12 +179,12 @@ impl Engine {
             for multiplier in sources.multipliers() {
                 let tiers = policy.policies(*multiplier).map_err(fail)?;
                 let capacity = config.decide.max_keys as usize;
-                stores.push(match before {
-                    Some((before, now)) => before.store(policy, *multiplier, tiers, capacity, now),
-                    None => Arc::new(new_store(policy, tiers, capacity)),
+                stores.push(match (before, &mut moves) {
+                    (Some(before), Some(moves)) => before.store(policy, *multiplier, tiers, capacity, moves),
+                    _ => Arc::new(new_store(policy, tiers, capacity)),
                 });
             }
-            let known = before.and_then(|(before, _)| before.limits.get(*before.by_name.get(&policy.name)?));
+            let known = before.and_then(|before| before.limits.get(*before.by_name.get(&policy.name)?));
             let escalates = known.filter(|known| known.policy.escalate == policy.escalate);
             let escalation = match escalates.and_then(|known| known.escalation.clone()) {
                 Some(escalation) => Some(escalation),
@@ -201,7 +214,7 @@ impl Engine {
             sources,
             // Keys are found again only under the same secret.
             fingerprints: match before {
-                Some((before, _)) => before.fingerprints.clone(),
+                Some(before) => before.fingerprints.clone(),
                 None => Fingerprints::new().map_err(EngineError::Secret)?,
             },
             edge,

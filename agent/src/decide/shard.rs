@@ -37,6 +37,7 @@ pub struct Shard {
     pub sweep_at: usize,
     /// When that was done last, in nanoseconds.
     pub swept: u64,
+    is_closed: bool,
 }
 
 impl Shard {
@@ -47,7 +48,34 @@ impl Shard {
             2 => States::Two(Table::default()),
             _ => States::Many(Table::default()),
         };
-        Self { states, sweep_at: FIRST_SWEEP, swept: 0 }
+        Self { states, sweep_at: FIRST_SWEEP, swept: 0, is_closed: false }
+    }
+
+    /// Bytes of the table of a shard that holds at most so many keys, at the most.
+    pub fn most_bytes(words: usize, keys: usize) -> usize {
+        match words {
+            1 => Table::<[u64; 1]>::most_bytes(keys),
+            2 => Table::<[u64; 2]>::most_bytes(keys),
+            _ => Table::<Box<[u64]>>::most_bytes(keys),
+        }
+    }
+
+    /// Bytes of a key's state outside the table.
+    pub const fn state_bytes(words: usize) -> usize {
+        /// What the allocator adds to a block, and rounds it up to.
+        const OVERHEAD: usize = 16;
+        if words <= 2 { 0 } else { (8 * words).next_multiple_of(OVERHEAD) + OVERHEAD }
+    }
+
+    /// Whether its keys are elsewhere.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Hands over the keys, which are elsewhere from now on.
+    pub fn close(&mut self) -> Forgotten {
+        self.is_closed = true;
+        Forgotten(Some(std::mem::replace(&mut self.states, States::One(Table::default()))))
     }
 
     /// How many keys it holds.

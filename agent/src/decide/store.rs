@@ -5,7 +5,8 @@
 //! does not depend on its length and nobody can aim at one shard. A state that has decayed is no state: it is forgotten
 //! when its shard would otherwise grow, and by [`Store::sweep`], one shard at a time.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use common::rate_limiter::{Outcome, Policy};
@@ -25,67 +26,107 @@ const REMEMBERED_NANOSECONDS: u64 = 86_400_000_000_000;
 /// When to come again if there is no room for a key.
 const WHEN_FULL: Duration = Duration::from_secs(1);
 
+/// Makes the next store's [`Store::id`].
+static STORES: AtomicU64 = AtomicU64::new(0);
+
 /// A limit with its tiers, for each of many keys.
 #[derive(Debug)]
 pub struct Store {
+    /// Later stores have larger ones. Shards of several stores are held in the order of (id, shard).
+    id: u64,
     tiers: Box<[Policy]>,
     /// The same for this host's share, if many hosts keep the limit together.
     shared: Option<RwLock<(Share, Arc<[Policy]>)>>,
     words: usize,
     shards: Box<[Padded<Shard>]>,
+    capacity: usize,
     shard_capacity: usize,
+    /// Keys in all shards.
+    keys: AtomicUsize,
+    /// The shard that is looked through next for a full store's newcomers.
+    next_sweep: AtomicUsize,
     on_full: OnFull,
     overflow: Lock<Box<[u64]>>,
+    /// The store that takes this one's place: the keys of shards that are closed are there.
+    successor: OnceLock<Arc<Store>>,
 }
 
 impl Store {
-    /// For at most `capacity` keys at a time, or as many more as there are shards.
+    /// For at most `capacity` keys at a time.
     #[must_use]
     pub fn new(tiers: Vec<Policy>, capacity: usize, on_full: OnFull) -> Self {
         let words = tiers.iter().map(Policy::words).sum();
+        let capacity = capacity.max(1);
         let (shards, shard_capacity) = Self::cut(capacity);
         Self {
+            id: STORES.fetch_add(1, Ordering::Relaxed),
             tiers: tiers.into(),
             shared: None,
             words,
             shards: (0..shards).map(|_| Padded(Lock::new(Shard::new(words)))).collect(),
+            capacity,
             shard_capacity,
+            keys: AtomicUsize::new(0),
+            next_sweep: AtomicUsize::new(0),
             on_full,
             overflow: Lock::new(vec![0; words].into()),
+            successor: OnceLock::new(),
         }
+    }
+
+    /// Bytes that a store for so many keys never exceeds.
+    #[must_use]
+    pub fn most_bytes(tiers: &[Policy], capacity: usize) -> u64 {
+        let words = tiers.iter().map(Policy::words).sum();
+        let (shards, shard_capacity) = Self::cut(capacity);
+        let tables = shards * (size_of::<Padded<Shard>>() + Shard::most_bytes(words, shard_capacity));
+        // One shard at a time may be about to move into a larger table.
+        let moving = Shard::most_bytes(words, shard_capacity) / 2;
+        (tables + moving + capacity * Shard::state_bytes(words)) as u64
     }
 
     /// Whether another store would be the same, but for the keys in it.
     #[must_use]
     pub fn is_as(&self, other: &Self) -> bool {
-        let cut = |store: &Self| (store.shards.len(), store.shard_capacity, store.on_full, store.shared.is_some());
-        self.tiers == other.tiers && cut(self) == cut(other)
+        let rest = |store: &Self| (store.capacity, store.on_full, store.shared.is_some());
+        self.tiers == other.tiers && rest(self) == rest(other)
     }
 
-    /// Takes up every key of another store: what it has used stays used, in proportion.
-    pub fn take_up(&self, other: &Self, now: u64) {
-        for shard in &other.shards {
-            shard.0.lock().each(|key, words| {
-                let carried = tiers::carried(&other.tiers, words, &self.tiers, now);
-                let mut held = self.hold(key);
-                if held.shard.len() < self.shard_capacity {
-                    held.shard.insert(key, &carried);
-                }
-            });
-        }
-        if let (Some(new), Some(old)) = (&self.shared, &other.shared) {
+    /// Moves every key to the store that takes this one's place: what it has used stays used, in proportion. Whoever
+    /// decides by this store from then on decides by that one, a shard after another, so that every charge is in one of
+    /// them.
+    pub fn move_to(&self, next: &Arc<Self>, now: u64) {
+        if let (Some(new), Some(old)) = (&next.shared, &self.shared) {
             // The share of the policy before holds until there is another.
             let share = old.read().unwrap_or_else(PoisonError::into_inner).0;
-            *new.write().unwrap_or_else(PoisonError::into_inner) = (share, self.at(share));
+            *new.write().unwrap_or_else(PoisonError::into_inner) = (share, next.at(share));
+        }
+        if self.successor.set(Arc::clone(next)).is_err() {
+            // It has been moved before.
+            return;
+        }
+        for shard in &self.shards {
+            let mut shard = shard.0.lock();
+            shard.each(|key, words| {
+                let carried = tiers::carried(&self.tiers, words, &next.tiers, now);
+                // The later store's shards are held after this one's, as everywhere.
+                next.hold(key).put(key, &carried);
+            });
+            self.keys.fetch_sub(shard.len(), Ordering::Relaxed);
+            let moved = shard.close();
+            drop(shard);
+            drop(moved);
         }
     }
 
-    /// (shards, keys in each) of a store for so many keys.
+    /// (shards, the most keys in each) of a store for so many keys. Keys are spread by chance: a shard has room for six
+    /// deviations more than its part, so that a store is full before a shard is.
     fn cut(capacity: usize) -> (usize, usize) {
         let capacity = capacity.max(1);
         let shards = capacity.div_ceil(SHARD_KEYS).next_power_of_two().max(capacity.min(64 * 64) / 64).max(1);
         let shards = shards.next_power_of_two();
-        (shards, capacity.div_ceil(shards))
+        let part = capacity.div_ceil(shards);
+        (shards, (part + 6 * (part.isqrt() + 1)).min(capacity))
     }
 
     /// For a limit that many hosts keep together, of which this one has all until it is told of its share.
@@ -126,7 +167,7 @@ impl Store {
     /// Keys that are remembered.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.shards.iter().map(|shard| shard.0.lock().len()).sum()
+        self.keys.load(Ordering::Relaxed) + self.successor.get().map_or(0, |next| next.keys())
     }
 
     /// Charges `cost` if it passes, without asking what is left: the fastest way.
@@ -160,7 +201,7 @@ impl Store {
 
     /// Forgets one key: it begins anew.
     pub fn forget(&self, key: Fingerprint) {
-        self.hold(key).shard.remove(key);
+        self.hold(key).restore(key, None);
     }
 
     /// Forgets every key; how many there were.
@@ -169,9 +210,11 @@ impl Store {
             let mut shard = shard.0.lock();
             let keys = shard.len();
             shard.retain(|_| false);
+            self.keys.fetch_sub(keys, Ordering::Relaxed);
             keys
         };
-        self.shards.iter().map(clear).sum()
+        // Keys that are on their way to the next store are found here or there.
+        self.shards.iter().map(clear).sum::<usize>() + self.successor.get().map_or(0, |next| next.clear())
     }
 
     /// Forgets what has decayed, a shard after another, each held for some tens of microseconds.
@@ -195,7 +238,7 @@ impl Store {
         shard.shrink()
     }
 
-    /// Which shard a key is in; shards of several stores are held in the order of (store, shard).
+    /// Which shard a key is in.
     #[inline]
     #[must_use]
     pub fn shard_of(&self, key: Fingerprint) -> usize {
@@ -206,20 +249,74 @@ impl Store {
     /// Holds the shard of a key, for several steps that belong together.
     #[must_use]
     pub fn hold(&self, key: Fingerprint) -> Held<'_> {
-        Held { store: self, tiers: self.in_force(), shard: self.shards[self.shard_of(key)].0.lock() }
+        let mut store = self;
+        loop {
+            match store.hold_here(key) {
+                Ok(held) => return held,
+                Err(next) => store = next,
+            }
+        }
+    }
+
+    /// The place of a key's shard in the order in which shards are held, in the store where the key is by now.
+    pub(super) fn place(&self, key: Fingerprint) -> (Place, &Self) {
+        let store = self.hold(key).store;
+        (Place { store: store.id, shard: store.shard_of(key) }, store)
+    }
+
+    /// As `hold`, in this store alone; or the store that the key has been moved to.
+    pub(super) fn hold_here(&self, key: Fingerprint) -> Result<Held<'_>, &Self> {
+        let shard = self.shards[self.shard_of(key)].0.lock();
+        match self.successor.get() {
+            Some(next) if shard.is_closed() => Err(next),
+            _ => Ok(Held { store: self, tiers: self.in_force(), shard }),
+        }
     }
 
     fn forget_decayed(&self, shard: &mut Shard, now: u64) {
         let opens_short = self.tiers.iter().any(Policy::opens_short);
         // Such a key would begin anew with less than it has.
         let since = if opens_short { now.saturating_sub(REMEMBERED_NANOSECONDS) } else { now };
+        let before = shard.len();
         shard.retain(|words| tiers::is_alive(&self.tiers, words, since));
-        if shard.len() >= self.shard_capacity {
+        if shard.len() >= self.shard_capacity || self.is_full() {
             shard.retain(|words| tiers::is_alive(&self.tiers, words, now));
         }
+        self.keys.fetch_sub(before - shard.len(), Ordering::Relaxed);
         shard.sweep_at = (2 * shard.len()).max(FIRST_SWEEP).min(self.shard_capacity);
         shard.swept = now;
     }
+
+    fn is_full(&self) -> bool {
+        self.keys.load(Ordering::Relaxed) >= self.capacity
+    }
+
+    /// Takes a place for one key more, if there is one.
+    fn take_place(&self) -> bool {
+        let is_free = self.keys.fetch_add(1, Ordering::Relaxed) < self.capacity;
+        if !is_free {
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_free
+    }
+
+    /// Looks for decayed keys in some other shard, unless somebody holds it.
+    fn forget_elsewhere(&self, now: u64) {
+        let shard = self.next_sweep.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
+        // Not waited for: whoever calls holds a shard already.
+        if let Some(mut shard) = self.shards[shard].0.try_lock()
+            && now.saturating_sub(shard.swept) >= SWEEP_AGAIN_NANOSECONDS
+        {
+            self.forget_decayed(&mut shard, now);
+        }
+    }
+}
+
+/// A shard's place in the order in which shards are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    store: u64,
+    shard: usize,
 }
 
 /// The rates in force: the store's own, or those of this host's share.
@@ -278,9 +375,23 @@ impl Held<'_> {
 
     /// Puts a copy back.
     pub fn restore(&mut self, key: Fingerprint, saved: Option<&[u64]>) {
+        let before = self.shard.len();
         match saved {
             Some(words) => self.shard.insert(key, words),
             None => self.shard.remove(key),
+        }
+        let (after, keys) = (self.shard.len(), &self.store.keys);
+        if after > before {
+            keys.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            keys.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the state of a key that comes from elsewhere, if there is room for it.
+    fn put(&mut self, key: Fingerprint, words: &[u64]) {
+        if self.shard.get(key).is_none() && self.shard.len() < self.store.shard_capacity && self.store.take_place() {
+            self.shard.insert(key, words);
         }
     }
 
@@ -291,24 +402,27 @@ impl Held<'_> {
         now: u64,
         work: impl FnOnce(&[Policy], &mut [u64]) -> T,
     ) -> Option<T> {
-        let tiers: &[Policy] = &self.tiers;
+        let (tiers, store): (&[Policy], _) = (&self.tiers, self.store);
         if let Some(words) = self.shard.get_mut(key) {
             return Some(work(tiers, words));
         }
-        let is_full = self.shard.len() >= self.store.shard_capacity;
+        let is_full = self.shard.len() >= store.shard_capacity || store.is_full();
         let may_sweep = !is_full || now.saturating_sub(self.shard.swept) >= SWEEP_AGAIN_NANOSECONDS;
-        if self.shard.len() >= self.shard.sweep_at.min(self.store.shard_capacity) && may_sweep {
-            self.store.forget_decayed(&mut self.shard, now);
+        if (is_full || self.shard.len() >= self.shard.sweep_at) && may_sweep {
+            store.forget_decayed(&mut self.shard, now);
         }
-        if self.shard.len() >= self.store.shard_capacity {
+        if store.is_full() {
+            store.forget_elsewhere(now);
+        }
+        if self.shard.len() >= store.shard_capacity || !store.take_place() {
             return None;
         }
         let mut short = [0; 2];
         let mut long = Vec::new();
-        let words = match short.get_mut(..self.store.words) {
+        let words = match short.get_mut(..store.words) {
             Some(words) => words,
             None => {
-                long.resize(self.store.words, 0);
+                long.resize(store.words, 0);
                 &mut long[..]
             }
         };

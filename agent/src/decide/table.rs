@@ -57,6 +57,14 @@ impl<S> Default for Table<S> {
     }
 }
 
+impl<S> Table<S> {
+    /// Bytes that it takes with at most so many keys.
+    pub fn most_bytes(keys: usize) -> usize {
+        let groups = keys.saturating_mul(16).div_ceil(13 * LANES).next_power_of_two().max(FEWEST_GROUPS);
+        groups * size_of::<Group<S>>()
+    }
+}
+
 impl<S: Clone + Default> Table<S> {
     /// How many keys it holds.
     pub fn len(&self) -> usize {

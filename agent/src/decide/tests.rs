@@ -495,3 +495,75 @@ fn an_address_is_the_same_however_it_is_written() {
         assert!(serde_json::from_str::<Question>(text).is_err(), "{text}");
     }
 }
+
+/// Reads another config again and again while threads decide: what they charge is never lost.
+#[test]
+fn what_is_charged_during_a_reload_stays_charged() {
+    for limit in ["rate = \"600/h\"\nburst = 600", "algorithm = \"sliding-log\"\nrate = \"600/h\""] {
+        let config = |keys: u64| {
+            let text = format!(
+                "[decide]\nmax_keys = {keys}\n[[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"user\"]\n{limit}\n\
+                 [[limit]]\nname = \"other\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"1000000/h\"\n"
+            );
+            crate::config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config
+        };
+        let current = Current::from_pointee(Engine::new(&config(1_000), Arc::new(Recorder::default())).unwrap());
+        let passed: [AtomicU64; 8] = Default::default();
+        let reloads = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (current, passed, reloads) = (&current, &passed, &reloads);
+                scope.spawn(move || {
+                    let mut turn = thread;
+                    while reloads.load(Ordering::Relaxed) < 200 {
+                        let (engine, key) = (current.load_full(), turn as usize % passed.len());
+                        let user = key.to_string();
+                        // In turns alone, and together with another limit in either order.
+                        let allowed = match turn % 3 {
+                            0 => engine.decide(&ask(&user, 1), SECOND).unwrap().allowed,
+                            by => {
+                                let mut limits = [0, 1];
+                                limits.rotate_left(by as usize - 1);
+                                let charge = |limit| {
+                                    engine.charge_of(limit, [("user", user.as_str())].into_iter(), None, 1, false)
+                                };
+                                let charges = limits.map(|limit| charge(limit).unwrap());
+                                engine.settle_all(&charges, SECOND).iter().all(|outcome| outcome.allowed)
+                            }
+                        };
+                        passed[key].fetch_add(u64::from(allowed), Ordering::Relaxed);
+                        turn += 5;
+                    }
+                });
+            }
+            for reload in 0..200 {
+                let (engine, moves) = current.load().after(&config(1_000 + reload % 2)).unwrap();
+                moves.carry_out(SECOND);
+                current.store(Arc::new(engine));
+                reloads.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let passed = passed.map(AtomicU64::into_inner);
+        assert!(passed.iter().all(|passed| *passed <= 600), "{limit}: {passed:?}");
+        let engine = current.load_full();
+        for (key, passed) in passed.iter().enumerate() {
+            let left = engine.decide(&Question { peek: true, ..ask(&key.to_string(), 1) }, SECOND).unwrap().remaining;
+            assert_eq!(passed + left, 600, "{limit}");
+        }
+        assert_eq!(engine.limits[0].stores[0].keys(), 8);
+    }
+}
+
+#[test]
+fn every_key_there_is_room_for_finds_it() {
+    let fingerprints = Fingerprints::new().unwrap();
+    for most in [1, 10, 64, 100, 500, 1_000, 4_000, 5_000, 20_000, 100_000] {
+        let store = Store::new(bucket(1, 3), most, OnFull::Throttle);
+        let held = (0..most as u64).filter(|key| store.decide(fingerprints.of(key), SECOND, 3).allowed).count();
+        assert_eq!((held, store.keys()), (most, most));
+        // And not one more, until one has decayed.
+        assert!(!store.decide(fingerprints.of("late"), SECOND, 1).allowed);
+        assert!(store.decide(fingerprints.of("later"), 10 * SECOND, 1).allowed, "{most}");
+    }
+}

@@ -209,10 +209,10 @@ impl Agent {
         let effective = protect::applied(config, &protected);
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
-        let engine = self.requests().engine().after(&effective, self.requests().now())?;
+        let (engine, moves) = self.requests().engine().after(&effective)?;
         // The last that can fail.
         let mut notes = self.replace_packets(&effective, plan, &interfaces).map_err(ReloadError::Packets)?;
-        self.requests().replace(engine);
+        self.requests().replace(engine, moves);
         self.groups().replace(&effective);
         notes.extend(self.replace_cluster(&before, config));
         notes.extend(stacking::gaps(config));

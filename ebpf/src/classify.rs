@@ -123,12 +123,13 @@ extern "C" fn weir_search(node: u32, key: u64, lower: u64) -> u32 {
 /// Whether the source is banned; counts the packet if it is.
 #[inline(always)]
 fn is_banned(source: Address) -> bool {
-    RUNTIME.get(0).is_some_and(|runtime| runtime.bans != 0) && look_up_ban(source.hi, source.lo) != 0
+    RUNTIME.get(0).is_some_and(|runtime| runtime.bans != 0) && weir_ban(source.hi, source.lo) != 0
 }
 
-/// A function of its own, for most hosts ban nobody.
+/// A global function of numbers, so that it is verified once; most hosts ban nobody.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn look_up_ban(hi: u64, lo: u64) -> u32 {
+extern "C" fn weir_ban(hi: u64, lo: u64) -> u32 {
     let Some(ban) = BANS.get(&Prefix::new(128, Address { hi, lo }.octets())) else { return 0 };
     if !Ban::is_in_force(ban.until, Kernel::nanoseconds()) {
         return 0;

@@ -19,7 +19,7 @@ use crate::essential::Essential;
 
 pub use address::Address;
 pub use network::{Transport, behind_extensions};
-pub use tunnel::tunnel_headers;
+pub use tunnel::{Layers, headers};
 
 /// A frame, read at bounded offsets. A whole frame may be longer than what can be read of it.
 pub trait Bytes {
@@ -70,9 +70,9 @@ pub trait Bytes {
     fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
         behind_extensions(self, next, offset)
     }
-    /// [`tunnel_headers`]; 0 for `None`.
-    fn behind_tunnel(&self, protocol: u8, offset: usize) -> u32 {
-        tunnel_headers(self, protocol, offset).unwrap_or(0)
+    /// [`headers`].
+    fn headers(&self, layers: Layers) -> u32 {
+        headers(self, layers)
     }
 }
 

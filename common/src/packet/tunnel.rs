@@ -18,7 +18,7 @@ const GENEVE: u16 = 6081;
 ///
 /// `transport` is the offset of the outer transport header, `protocol` its number.
 #[inline(always)]
-pub fn tunnel_headers(bytes: &(impl Bytes + ?Sized), protocol: u8, transport: usize) -> Option<u32> {
+fn tunnel_headers(bytes: &(impl Bytes + ?Sized), protocol: u8, transport: usize) -> Option<u32> {
     let (ethertype, offset) = match protocol {
         IPV4 => (ETHERTYPE_IPV4, transport),
         IPV6 => (ETHERTYPE_IPV6, transport),
@@ -69,25 +69,87 @@ fn inside(bytes: &(impl Bytes + ?Sized), offset: usize) -> Option<usize> {
     if offset > FURTHEST - 64 { None } else { Some(bytes.forget(offset)) }
 }
 
+/// Where a packet's headers begin, and what they are: one number, for functions of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Layers(u32);
+
+impl Layers {
+    const TRANSPORT: u32 = 11;
+    const PROTOCOL: u32 = 22;
+    const IS_IPV4: u32 = 25;
+
+    #[inline(always)]
+    const fn of(packet: &Packet) -> Self {
+        Self(
+            packet.network_offset as u32
+                | (packet.transport_offset as u32) << Self::TRANSPORT
+                | (packet.protocol as u32) << Self::PROTOCOL
+                | (packet.is_ipv4 as u32) << Self::IS_IPV4,
+        )
+    }
+
+    /// As one number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// What [`Layers::to_bits`] was given.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    #[inline(always)]
+    const fn network(self) -> usize {
+        self.0 as usize & FURTHEST
+    }
+
+    #[inline(always)]
+    const fn transport(self) -> usize {
+        (self.0 >> Self::TRANSPORT) as usize & FURTHEST
+    }
+
+    #[inline(always)]
+    const fn is(self, protocol: Protocol) -> bool {
+        self.0 >> Self::PROTOCOL & 7 == protocol as u32
+    }
+
+    #[inline(always)]
+    const fn is_ipv4(self) -> bool {
+        self.0 >> Self::IS_IPV4 & 1 != 0
+    }
+}
+
+const _: () = assert!(FURTHEST < 1 << Layers::TRANSPORT, "an offset has as many bits");
+
+/// Bytes before the payload of each packet that a buffer stands for: link, network and transport header, and those of a
+/// packet inside a tunnel.
+#[inline(always)]
+pub fn headers(bytes: &(impl Bytes + ?Sized), layers: Layers) -> u32 {
+    let transport = bytes.within(layers.transport());
+    if layers.is(Protocol::Tcp) {
+        return transport as u32 + u32::from(bytes.u16(transport + 12).unwrap_or(0) >> 12) * 4;
+    }
+    let network = bytes.within(layers.network());
+    let number =
+        if layers.is_ipv4() { bytes.u16(network + 8).unwrap_or(0) } else { bytes.u16(network + 6).unwrap_or(0) >> 8 };
+    match tunnel_headers(bytes, number as u8, transport) {
+        Some(headers) => headers,
+        None if layers.is(Protocol::Udp) => transport as u32 + 8,
+        None => transport as u32,
+    }
+}
+
 impl Packet {
-    /// Bytes before the payload of each packet that the buffer stands for: link, network and transport header, and those
-    /// of a packet inside a tunnel.
+    /// [`headers`] of the buffer that it was parsed from.
     #[inline(always)]
     #[must_use]
     pub fn headers(&self, bytes: &(impl Bytes + ?Sized)) -> u32 {
-        let transport = usize::from(self.transport_offset);
-        if self.protocol == Protocol::Tcp {
-            return u32::from(self.transport_offset) + u32::from(bytes.u16(transport + 12).unwrap_or(0) >> 12) * 4;
-        }
-        let network = usize::from(self.network_offset);
-        let number =
-            if self.is_ipv4 { bytes.u16(network + 8).unwrap_or(0) } else { bytes.u16(network + 6).unwrap_or(0) >> 8 };
-        let inner = bytes.behind_tunnel(number as u8, transport);
-        match (inner, self.protocol) {
-            (0, Protocol::Udp) => u32::from(self.transport_offset) + 8,
-            (0, _) => u32::from(self.transport_offset),
-            (headers, _) => headers,
-        }
+        bytes.headers(Layers::of(self))
     }
 }
 

@@ -73,7 +73,7 @@ pub use xdp::XdpFrame;
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use common::buffer::Segments;
 use common::packet::reply::Reply;
-use common::packet::{Bytes, FURTHEST, behind_extensions, behind_tags, tunnel_headers};
+use common::packet::{Bytes, FURTHEST, Layers, behind_extensions, behind_tags, headers};
 use core::arch::asm;
 
 /// A frame that the program may change.
@@ -98,38 +98,48 @@ pub trait Frame: Bytes {
     fn put_reply(&mut self, offset: usize, reply: &Reply, words: usize) -> bool;
 }
 
-// Few packets have tags or extension headers. Functions of their own, so that the others need no stack for them.
+// Few packets have tags, extension headers or several segments. Global functions of the context and numbers, so that each is
+// verified once, and the others need no stack for them. The numbers can be any, as far as the verifier knows.
 
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn untag_driver_frame(context: *mut xdp_md, ethertype: u16) -> u32 {
-    behind_tags(&XdpFrame::new(context), ethertype).to_bits()
+extern "C" fn weir_untag_driver_frame(context: *mut xdp_md, ethertype: u32) -> u32 {
+    behind_tags(&XdpFrame::new(context), ethertype as u16).to_bits()
 }
 
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn untag_stack_frame(context: *mut __sk_buff, ethertype: u16) -> u32 {
-    behind_tags(&TcFrame::new(context), ethertype).to_bits()
+extern "C" fn weir_untag_stack_frame(context: *mut __sk_buff, ethertype: u32) -> u32 {
+    behind_tags(&TcFrame::new(context), ethertype as u16).to_bits()
 }
 
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn walk_driver_frame(context: *mut xdp_md, next: u8, offset: usize) -> u32 {
-    behind_extensions(&XdpFrame::new(context), next, offset).to_bits()
+extern "C" fn weir_walk_driver_frame(context: *mut xdp_md, next: u32, offset: u32) -> u32 {
+    walk(&XdpFrame::new(context), next, offset)
 }
 
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn walk_stack_frame(context: *mut __sk_buff, next: u8, offset: usize) -> u32 {
-    behind_extensions(&TcFrame::new(context), next, offset).to_bits()
+extern "C" fn weir_walk_stack_frame(context: *mut __sk_buff, next: u32, offset: u32) -> u32 {
+    walk(&TcFrame::new(context), next, offset)
 }
 
-#[inline(never)]
-fn unwrap_driver_frame(context: *mut xdp_md, protocol: u8, offset: usize) -> u32 {
-    let frame = XdpFrame::new(context);
-    tunnel_headers(&frame, protocol, frame.within(offset)).unwrap_or(0)
+#[inline(always)]
+fn walk(frame: &impl Frame, next: u32, offset: u32) -> u32 {
+    behind_extensions(frame, next as u8, frame.within(offset as usize)).to_bits()
 }
 
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn unwrap_stack_frame(context: *mut __sk_buff, protocol: u8, offset: usize) -> u32 {
-    let frame = TcFrame::new(context);
-    tunnel_headers(&frame, protocol, frame.within(offset)).unwrap_or(0)
+extern "C" fn weir_headers_of_driver_frame(context: *mut xdp_md, layers: u32) -> u32 {
+    headers(&XdpFrame::new(context), Layers::from_bits(layers))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_headers_of_stack_frame(context: *mut __sk_buff, layers: u32) -> u32 {
+    headers(&TcFrame::new(context), Layers::from_bits(layers))
 }
 
 /// The address behind a value at `at`. The addition is written out: moved to the other side of a comparison, as compilers

@@ -4,9 +4,9 @@ use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes};
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, Depth, Link, Network, Transport};
+use common::packet::{Bytes, Depth, Layers, Link, Network, Transport};
 
-use super::{Frame, behind, untag_stack_frame, unwrap_stack_frame, walk_stack_frame};
+use super::{Frame, behind, weir_headers_of_stack_frame, weir_untag_stack_frame, weir_walk_stack_frame};
 use crate::maps::setting;
 
 /// No header that is looked at ends further in: link header, tags, and as far as the parser follows extension headers.
@@ -163,17 +163,17 @@ impl Bytes for TcFrame {
 
     #[inline(always)]
     fn behind_tags(&self, ethertype: u16) -> Network {
-        Network::from_bits(untag_stack_frame(self.context, ethertype))
+        Network::from_bits(weir_untag_stack_frame(self.context, ethertype.into()))
     }
 
     #[inline(always)]
     fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
-        Transport::from_bits(walk_stack_frame(self.context, next, offset))
+        Transport::from_bits(weir_walk_stack_frame(self.context, next.into(), offset as u32))
     }
 
     #[inline(always)]
-    fn behind_tunnel(&self, protocol: u8, offset: usize) -> u32 {
-        unwrap_stack_frame(self.context, protocol, offset)
+    fn headers(&self, layers: Layers) -> u32 {
+        weir_headers_of_stack_frame(self.context, layers.to_bits())
     }
 
     #[inline(always)]

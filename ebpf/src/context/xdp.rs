@@ -6,9 +6,9 @@ use aya_ebpf::helpers::generated::{
 };
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, MAX_TAGS, Network, Transport};
+use common::packet::{Bytes, Layers, MAX_TAGS, Network, Transport};
 
-use super::{Frame, behind, untag_driver_frame, unwrap_driver_frame, walk_driver_frame};
+use super::{Frame, behind, weir_headers_of_driver_frame, weir_untag_driver_frame, weir_walk_driver_frame};
 use crate::maps::setting;
 
 /// Length of a link header without tags.
@@ -111,17 +111,17 @@ impl Bytes for XdpFrame {
 
     #[inline(always)]
     fn behind_tags(&self, ethertype: u16) -> Network {
-        Network::from_bits(untag_driver_frame(self.context, ethertype))
+        Network::from_bits(weir_untag_driver_frame(self.context, ethertype.into()))
     }
 
     #[inline(always)]
     fn behind_extensions(&self, next: u8, offset: usize) -> Transport {
-        Transport::from_bits(walk_driver_frame(self.context, next, offset))
+        Transport::from_bits(weir_walk_driver_frame(self.context, next.into(), offset as u32))
     }
 
     #[inline(always)]
-    fn behind_tunnel(&self, protocol: u8, offset: usize) -> u32 {
-        unwrap_driver_frame(self.context, protocol, offset)
+    fn headers(&self, layers: Layers) -> u32 {
+        weir_headers_of_driver_frame(self.context, layers.to_bits())
     }
 
     #[inline(always)]

@@ -5,6 +5,7 @@ mod flood;
 mod measure;
 mod memory;
 mod network;
+mod overflow;
 mod packet;
 mod policies;
 mod programs;
@@ -44,6 +45,8 @@ enum Part {
     Packet,
     /// Packets a second over veth.
     Flood,
+    /// What others get while made-up sources fill the table, by BPF_PROG_TEST_RUN.
+    Overflow,
     /// What a server still serves under a flood.
     Served,
     /// Bytes of kernel memory for each source.
@@ -68,6 +71,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let series = match arguments.part {
         Part::Packet => packet::run(arguments.rounds, only)?,
         Part::Flood => flood::run(arguments.rounds, only)?,
+        Part::Overflow => overflow::run(arguments.rounds, only)?,
         Part::Served => served::run(arguments.rounds, only)?,
         Part::Memory => memory::run(arguments.rounds, only)?,
         Part::Agent => whole::run(arguments.rounds, only)?,

@@ -21,6 +21,10 @@ enum Bound {
     AtMost(f64),
     /// So many times as much at least.
     AtLeast(f64),
+    /// So many of a hundred at least.
+    PercentAtLeast(f64),
+    /// So many of a hundred at most.
+    PercentAtMost(f64),
     /// So many bytes at most.
     Bytes(f64),
     /// So many milliseconds at most.
@@ -31,6 +35,7 @@ const PACKET: &str = "packet";
 const FLOOD: &str = "flood";
 const WEIR: &str = "weir";
 const MINIMAL: &str = "minimal, LRU hash";
+const OVERFLOW: &str = "a table full of made-up requests";
 const HOT: &str = "one limit, hot key";
 
 fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Option<Summary>) -> Aim {
@@ -38,6 +43,8 @@ fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Optio
     let (bound, is_met) = match bound {
         Bound::AtMost(most) => (format!("≤ {most}×"), median.is_some_and(|median| median <= most)),
         Bound::AtLeast(least) => (format!("≥ {least}×"), median.is_some_and(|median| median >= least)),
+        Bound::PercentAtLeast(least) => (format!("≥ {least} %"), median.is_some_and(|median| median >= least)),
+        Bound::PercentAtMost(most) => (format!("≤ {most} %"), median.is_some_and(|median| median <= most)),
         Bound::Bytes(most) => (format!("≤ {most} bytes"), median.is_some_and(|median| median <= most)),
         Bound::Milliseconds(most) => (format!("≤ {most} ms"), median.is_some_and(|median| median <= most)),
     };
@@ -48,6 +55,7 @@ fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Optio
 pub fn all(figures: &Figures) -> Vec<Aim> {
     let mut aims = of_packets(figures);
     aims.extend(of_floods(figures));
+    aims.extend(of_a_full_table(figures));
     aims.extend(of_memory(figures));
     aims.extend(of_the_agent(figures));
     aims
@@ -125,6 +133,17 @@ fn new_sources(figures: &Figures) -> Option<Summary> {
     Summary::of(&(0..weir.len()).filter_map(ratio).collect::<Vec<_>>())
 }
 
+/// Those on a table that an attacker has filled.
+fn of_a_full_table(figures: &Figures) -> [Aim; 2] {
+    let of = |unit: &str| Summary::of(figures.samples_in("overflow", OVERFLOW, WEIR, unit)?);
+    let polite = "a table full of made-up requests: packets of polite new sources that pass";
+    let greedy = "a table full of made-up requests: what the greediest new source gets, of its limit";
+    [
+        aim("overflow", polite, Bound::PercentAtLeast(99.0), of("% of polite packets passed")),
+        aim("overflow", greedy, Bound::PercentAtMost(110.0), of("% of its limit, the greediest")),
+    ]
+}
+
 /// Those on memory.
 fn of_memory(figures: &Figures) -> Vec<Aim> {
     let table = |case: &str| Summary::of(figures.samples("memory", case, WEIR)?);
@@ -197,6 +216,18 @@ mod tests {
             series(PACKET, "4 limits, hot key", WEIR, &[60.0]),
         ]);
         assert_eq!(further(&figures, "4 limits, hot key", 4).unwrap().median, 0.5);
+    }
+
+    #[test]
+    fn a_full_table_is_judged_by_the_share_that_passes() {
+        let of =
+            |unit: &str, sample: f64| Series { unit: unit.to_owned(), ..series("overflow", OVERFLOW, WEIR, &[sample]) };
+        let figures = Figures(vec![
+            of("ns a made-up packet", 300.0),
+            of("% of polite packets passed", 98.9),
+            of("% of its limit, the greediest", 110.0),
+        ]);
+        assert_eq!(of_a_full_table(&figures).map(|aim| aim.is_met), [false, true]);
     }
 
     #[test]

@@ -62,6 +62,13 @@ impl Figures {
         Some(&series.samples).filter(|samples| !samples.is_empty()).map(Vec::as_slice)
     }
 
+    /// The samples of one thing of which several units were measured.
+    pub fn samples_in(&self, part: &str, case: &str, by: &str, unit: &str) -> Option<&[f64]> {
+        let is_it =
+            |series: &&Series| series.part == part && series.case == case && series.by == by && series.unit == unit;
+        self.0.iter().find(is_it).map(|series| series.samples.as_slice())
+    }
+
     /// What one thing is of another, in every round.
     pub fn ratio(&self, part: &str, over: (&str, &str), under: (&str, &str)) -> Option<Summary> {
         let over = self.samples(part, over.0, over.1)?;

@@ -41,6 +41,8 @@ enum Part {
     Packet,
     /// Packets a second over veth.
     Flood,
+    /// What others get while made-up sources fill the table.
+    Overflow,
     /// What a server still serves under a flood.
     Served,
     /// Bytes of kernel memory for each source.
@@ -58,6 +60,7 @@ impl Part {
         match self {
             Self::Packet => "packet",
             Self::Flood => "flood",
+            Self::Overflow => "overflow",
             Self::Served => "served",
             Self::Memory => "memory",
             Self::Agent => "agent",
@@ -71,6 +74,7 @@ impl Part {
         match self {
             Self::Packet => (3, 31),
             Self::Flood => (2, 11),
+            Self::Overflow => (2, 7),
             Self::Served => (1, 7),
             Self::Memory => (1, 3),
             Self::Agent => (2, 9),

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::apt::Apt;
 use crate::process;
 use crate::tools::Detail;
 use crate::workspace::{self, host_cargo};
@@ -14,15 +15,30 @@ pub struct CargoTool {
     name: &'static str,
     version: &'static str,
     reason: &'static str,
+    /// A program that building it needs, and its Debian package.
+    needs: Option<(&'static str, &'static str)>,
 }
 
 /// Looks at what Weir takes from others: licenses, sources, advisories.
 pub const DENY: CargoTool =
-    CargoTool { name: "cargo-deny", version: "0.20.2", reason: "checks licenses, sources and advisories" };
+    CargoTool { name: "cargo-deny", version: "0.20.2", reason: "checks licenses, sources and advisories", needs: None };
 /// Makes Debian packages.
-pub const DEB: CargoTool = CargoTool { name: "cargo-deb", version: "3.8.0", reason: "makes the Debian package" };
+pub const DEB: CargoTool =
+    CargoTool { name: "cargo-deb", version: "3.8.0", reason: "makes the Debian package", needs: None };
+/// Decides over HTTP, as the agent does.
+pub const THROTTLECRAB: CargoTool = CargoTool {
+    name: "throttlecrab-server",
+    version: "0.4.40",
+    reason: "an alternative to measure",
+    needs: Some(("protoc", "protobuf-compiler")),
+};
 
 impl CargoTool {
+    /// Name and version.
+    pub fn title(&self) -> String {
+        format!("{} {}", self.name, self.version)
+    }
+
     /// The program, built if there is none of this version.
     pub fn ensure(&self, detail: Detail) -> Result<PathBuf> {
         if let Some(path) = self.find() {
@@ -33,6 +49,13 @@ impl CargoTool {
         }
         let folder = self.folder()?;
         println!("building   {} {} into {} ({})", self.name, self.version, folder.display(), self.reason);
+        if let Some((program, package)) = self.needs
+            && process::find(program).is_none()
+        {
+            Apt::default()
+                .install(&[package])
+                .with_context(|| format!("providing what {} is built with", self.name))?;
+        }
         let mut install = Command::new(host_cargo());
         install
             .args(["install", self.name, "--version", self.version, "--locked", "--quiet", "--force", "--root"])

@@ -33,6 +33,7 @@ enum Bound {
 
 const PACKET: &str = "packet";
 const FLOOD: &str = "flood";
+pub const DECISIONS: &str = "decisions";
 const WEIR: &str = "weir";
 const MINIMAL: &str = "minimal, LRU hash";
 const OVERFLOW: &str = "a table full of made-up requests";
@@ -51,7 +52,7 @@ fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Optio
     Aim { key, what: what.into(), bound, measured, is_met }
 }
 
-/// All of them.
+/// All of them, but for those on decisions over HTTP, which may be measured alone.
 pub fn all(figures: &Figures) -> Vec<Aim> {
     let mut aims = of_packets(figures);
     aims.extend(of_floods(figures));
@@ -168,6 +169,27 @@ fn of_the_agent(figures: &Figures) -> Vec<Aim> {
         aim(key, what, Bound::Milliseconds(most), measured)
     })
     .collect()
+}
+
+/// Those on decisions over HTTP.
+pub fn of_decisions(figures: &Figures) -> Vec<Aim> {
+    const PEER: &str = "throttlecrab-server";
+    let cases = figures.0.iter().filter(|series| series.part == DECISIONS && series.by == WEIR);
+    let bounds = cases.filter_map(|series| {
+        let bound = match series.unit.as_str() {
+            "decisions a second" => Bound::AtLeast(1.0),
+            "MB resident" => Bound::AtMost(0.25),
+            "bytes" => return None,
+            _ => Bound::AtMost(1.0),
+        };
+        Some((series.case.as_str(), bound))
+    });
+    bounds
+        .map(|(case, bound)| {
+            let measured = figures.ratio(DECISIONS, (case, WEIR), (case, PEER));
+            aim(DECISIONS, format!("decisions over HTTP, {case}: of {PEER}"), bound, measured)
+        })
+        .collect()
 }
 
 /// As rows of a table.

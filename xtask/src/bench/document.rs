@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use super::aims::{self, Aim};
 use super::figures::Figures;
 use super::{plot, table};
+use crate::cargo_tools::THROTTLECRAB;
 
 /// What a run gave besides figures.
 pub struct Run {
@@ -60,6 +61,11 @@ pub fn write(folder: &Path, figures: &Figures, run: &Run, notes: &str) -> Result
             let _ = write!(text, "\n{}", table::markdown(&table::rows(figures, part, &unit)));
         }
     }
+    if has(aims::DECISIONS) {
+        let [begin, end] = DECISIONS;
+        let content = decisions(figures, &run.commit);
+        let _ = write!(text, "\n## Decisions beside a peer\n\n{ABOUT_DECISIONS}{begin}{content}{end}\n");
+    }
     for (title, said) in [("Decisions in user space", &run.decisions), ("At rest", &run.rest)] {
         if let Some(said) = said {
             let _ = write!(text, "\n## {title}\n\n```\n{}\n```\n", said.trim_end());
@@ -84,6 +90,26 @@ fn head(run: &Run) -> String {
 
 const AIMS: &str =
     "A ratio is taken in every round, between neighbours in time; what is shown is the median of those ratios.\n\n";
+
+/// Where decisions beside a peer stand, between two marks: they may be measured alone.
+pub const DECISIONS: [&str; 2] = ["<!-- decisions: begin -->\n", "<!-- decisions: end -->"];
+
+/// What stands between these marks.
+pub fn decisions(figures: &Figures, commit: &str) -> String {
+    let mut text =
+        format!("Measured at commit {commit}, by `cargo xtask bench decisions`, beside {}.\n", THROTTLECRAB.title());
+    for unit in table::units(figures, aims::DECISIONS) {
+        let _ = write!(text, "\n{}", table::markdown(&table::rows(figures, aims::DECISIONS, &unit)));
+    }
+    let _ = write!(text, "\n{}", table::markdown(&aims::rows(&aims::of_decisions(figures))));
+    text
+}
+
+const ABOUT_DECISIONS: &str = "Each server answers JSON over HTTP on loopback about the same 10,000 keys, all of which \
+     pass; both run, and take turns. *As many as it makes*: 16 connections, of which each has one request outstanding, so \
+     that the clients take a part of the machine's CPUs. *CPU time*: of all threads of the server meanwhile. *At half load*: \
+     two connections, at half of what the slower server made in that round, from a request's sending to its answer. \
+     *Memory*: of a new process after one decision on each key, all of them still in use.\n\n";
 
 /// Titles and what a reader has to know, by part.
 const SECTIONS: [(&str, &str, &str); 6] = [

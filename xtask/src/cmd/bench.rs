@@ -9,10 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 
 use super::build::{self, Profile};
-use super::{rest, setup};
+use super::{accuracy, rest, setup};
 use crate::bench::document::{self, Run};
 use crate::bench::figures::Figures;
 use crate::bench::{aims, machine, programs, table};
+use crate::cargo_tools::THROTTLECRAB;
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
 use crate::{cleanup, process};
@@ -49,7 +50,7 @@ enum Part {
     Memory,
     /// How long reloads take, and a look at a million sources.
     Agent,
-    /// Decisions in user space.
+    /// Decisions in user space, and over HTTP beside another server.
     Decisions,
     /// What an agent costs while nothing happens.
     Rest,
@@ -78,7 +79,8 @@ impl Part {
             Self::Served => (1, 7),
             Self::Memory => (1, 3),
             Self::Agent => (2, 9),
-            Self::Decisions | Self::Rest => (1, 1),
+            Self::Decisions => (2, 11),
+            Self::Rest => (1, 1),
         }
     }
 }
@@ -105,6 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ([], false) => Part::value_variants(),
         (parts, _) => parts,
     };
+    let is_quick = arguments.quick || arguments.rounds.is_some();
     let is_packet_alone = parts == [Part::Packet];
     let toolchain = setup::ensure(if is_packet_alone { Group::Build } else { Group::Bench }, Detail::Changes)?;
     let llvm = toolchain.compiler.llvm;
@@ -127,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (mut decisions, mut rest) = (None, None);
     let measured: Result<()> = parts.iter().try_for_each(|part| {
         match part {
-            Part::Decisions => return bench.decisions().map(|said| decisions = Some(said)),
+            Part::Decisions => decisions = Some(bench.decisions()?),
             Part::Rest => return bench.rest().map(|said| rest = Some(said)),
             _ => {}
         }
@@ -141,16 +144,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Also after a part that failed: nothing of it stays on the machine.
     cleanup::run()?.iter().for_each(|removed| eprintln!("removed a leftover: {removed}"));
     measured?;
-    let reached: Vec<_> = aims::all(&figures).into_iter().filter(|aim| aim.measured.is_some()).collect();
+    let reached: Vec<_> = aims::all(&figures)
+        .into_iter()
+        .chain(aims::of_decisions(&figures))
+        .filter(|aim| aim.measured.is_some())
+        .collect();
     println!("{}", table::text(&aims::rows(&reached)));
+    if parts.contains(&Part::Decisions) && !arguments.parts.is_empty() && !is_quick {
+        bench.write_decisions(&figures)?;
+    }
     if arguments.parts.is_empty() {
-        let run = Run {
-            commit: machine::commit(),
-            is_quick: arguments.quick || arguments.rounds.is_some(),
-            machine: machine::describe(&compiler),
-            decisions,
-            rest,
-        };
+        let run = Run { commit: machine::commit(), is_quick, machine: machine::describe(&compiler), decisions, rest };
         bench.write(&figures, &run)?;
     }
     Ok(())
@@ -162,8 +166,20 @@ impl Bench {
         let (quickly, well) = part.rounds();
         let rounds = arguments.rounds.unwrap_or(if arguments.quick { quickly } else { well });
         let out = self.folder.join(part.name()).with_extension("json");
-        let mut bench = self.cargo_bench("edge", arguments.quick || arguments.parts == [Part::Packet]);
-        bench.args(["--", part.name(), "--rounds", &rounds.to_string(), "--out"]).arg(&out);
+        let mut bench = match part {
+            Part::Decisions => {
+                let mut bench = self.cargo_bench("peers", false);
+                bench.env("WEIR_THROTTLECRAB", THROTTLECRAB.ensure(Detail::Changes)?);
+                bench.args(["--"]).args(arguments.quick.then_some("--quick"));
+                bench
+            }
+            _ => {
+                let mut bench = self.cargo_bench("edge", arguments.quick || arguments.parts == [Part::Packet]);
+                bench.args(["--", part.name()]);
+                bench
+            }
+        };
+        bench.args(["--rounds", &rounds.to_string(), "--out"]).arg(&out);
         if let Some(only) = &arguments.only {
             bench.args(["--only", only]);
         }
@@ -204,6 +220,18 @@ impl Bench {
         bench.env("WEIR_BENCH_OBJECTS", &self.folder).env("WEIR_EBPF_OBJECT", &self.object);
         bench.env("WEIR_AGENT", &self.agent);
         bench
+    }
+
+    /// Puts the table of decisions alone into the document.
+    fn write_decisions(&self, figures: &Figures) -> Result<()> {
+        let path = self.workspace.root.join("docs").join("BENCHMARKS.md");
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let content = document::decisions(figures, &machine::commit());
+        let text = accuracy::replaced(&text, &content, document::DECISIONS)
+            .with_context(|| format!("{} has no place for the table", path.display()))?;
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        println!("written    {}", path.display());
+        Ok(())
     }
 
     fn write(&self, figures: &Figures, run: &Run) -> Result<()> {

@@ -1,0 +1,353 @@
+//! Decisions over HTTP beside another rate limit server: same machine, same keys, same clients, in turns. `cargo xtask
+//! bench decisions` calls it; `--quick` shortens everything.
+
+#[path = "edge/measure.rs"]
+#[expect(dead_code, reason = "the rest is for packets")]
+mod measure;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Parser;
+use measure::Series;
+
+const PART: &str = "decisions";
+/// Connections of the load, on two threads: each has one request outstanding.
+const CONNECTIONS: usize = 16;
+const KEYS: u64 = 10_000;
+const MANY_KEYS: u64 = 1_000_000;
+/// Requests that are sent at once where only their effect on memory is measured.
+const AHEAD: u64 = 64;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Parser)]
+struct Arguments {
+    /// `cargo bench` says so.
+    #[arg(long)]
+    bench: bool,
+    #[arg(long, default_value_t = 11)]
+    rounds: usize,
+    #[arg(long)]
+    quick: bool,
+    #[arg(long)]
+    out: PathBuf,
+}
+
+/// A server, killed when dropped.
+struct Server {
+    child: Child,
+    at: String,
+    kind: Kind,
+    _folder: tempfile::TempDir,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Weir,
+    Throttlecrab,
+}
+
+/// How much a key has: of a load all passes, and for memory every key is worth remembering for minutes.
+#[derive(Clone, Copy)]
+enum Allowance {
+    Load,
+    Memory,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Weir, Self::Throttlecrab];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Weir => "weir",
+            Self::Throttlecrab => "throttlecrab-server",
+        }
+    }
+
+    fn start(self) -> Result<Server> {
+        let folder = tempfile::tempdir().context("making a folder")?;
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).context("a port")?.port();
+        let at = format!("127.0.0.1:{port}");
+        let program = |variable: &str| {
+            let what = || format!("{variable} names no program: run `cargo xtask bench decisions`");
+            std::env::var_os(variable).with_context(what)
+        };
+        let mut command = match self {
+            Self::Weir => {
+                let config = folder.path().join("limits.toml");
+                std::fs::write(&config, config_text(folder.path(), &at)).context("writing a config")?;
+                let mut command = Command::new(program("WEIR_AGENT")?);
+                command.arg("--config").arg(config);
+                command
+            }
+            Self::Throttlecrab => {
+                let mut command = Command::new(program("WEIR_THROTTLECRAB")?);
+                command.args(["--http", "--http-host", "127.0.0.1", "--http-port", &port.to_string()]);
+                // Room for all keys from the start, so that its table is not counted while it grows.
+                command.args(["--store-capacity", &MANY_KEYS.to_string(), "--log-level", "error"]);
+                command
+            }
+        };
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting a server")?;
+        let mut server = Server { child, at, kind: self, _folder: folder };
+        let start = Instant::now();
+        while TcpStream::connect(&server.at).is_err() {
+            ensure!(server.child.try_wait()?.is_none(), "{} ended at once", self.name());
+            ensure!(start.elapsed() < PATIENCE, "{} does not listen", self.name());
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    fn request(self, key: u64, allowance: Allowance) -> String {
+        let (path, body) = match (self, allowance) {
+            (Self::Weir, Allowance::Load) => {
+                ("/v1/decide", format!("{{\"limit\":\"load\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"))
+            }
+            (Self::Weir, Allowance::Memory) => {
+                ("/v1/decide", format!("{{\"limit\":\"memory\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"))
+            }
+            (Self::Throttlecrab, Allowance::Load) => ("/throttle", throttle(key, 1_000_000)),
+            (Self::Throttlecrab, Allowance::Memory) => ("/throttle", throttle(key, 10)),
+        };
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            self.name(),
+            body.len()
+        )
+    }
+}
+
+fn throttle(key: u64, hourly: u64) -> String {
+    format!(
+        "{{\"key\":\"user-{key:07}\",\"max_burst\":{hourly},\"count_per_period\":{hourly},\"period\":3600,\"quantity\":1}}"
+    )
+}
+
+fn config_text(folder: &Path, at: &str) -> String {
+    let limit = |name: &str, rate: &str| {
+        format!("[[limit]]\nname = {name:?}\nscope = \"request\"\nkey = [\"user\"]\nrate = {rate:?}\n")
+    };
+    format!(
+        "[agent]\ncontrol = {:?}\nstate_dir = {:?}\nprotect = false\n[decide]\nhttp = {at:?}\nmax_keys = 2_000_000\n{}{}",
+        folder.join("control.sock"),
+        folder.join("state"),
+        limit("load", "1000000/h"),
+        limit("memory", "10/h"),
+    )
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    fn client(&self) -> Result<Client> {
+        let stream = TcpStream::connect(&self.at).context("connecting")?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Client { stream, buffer: vec![0; 64 * 1024], from: 0, to: 0 })
+    }
+
+    /// CPU time of its threads so far.
+    fn worked(&self) -> Result<Duration> {
+        let mut nanoseconds = 0;
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id())).context("listing threads")? {
+            let path = thread?.path().join("schedstat");
+            let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            nanoseconds += text.split(' ').next().unwrap_or_default().parse::<u64>().context("a thread's time")?;
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
+    /// Resident memory in bytes.
+    fn resident(&self) -> Result<f64> {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).context("a server's status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("its resident memory")?;
+        let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse().context("its resident memory")?;
+        Ok(kilobytes * 1024.0)
+    }
+
+    /// As many decisions as it makes: (a second, CPU time of each in microseconds).
+    fn load(&self, slice: Duration, requests: &[String]) -> Result<(f64, f64)> {
+        let worked = self.worked()?;
+        let start = Instant::now();
+        let done: Result<Vec<u64>> = thread::scope(|scope| {
+            let half = |half: usize| {
+                move || {
+                    let mut clients = (0..CONNECTIONS / 2).map(|_| self.client()).collect::<Result<Vec<_>>>()?;
+                    let mut place = half * requests.len() / 2;
+                    let mut done = 0;
+                    while start.elapsed() < slice {
+                        for client in &mut clients {
+                            place = (place + 1) % requests.len();
+                            client.send(requests[place].as_bytes())?;
+                        }
+                        for client in &mut clients {
+                            client.passed()?;
+                        }
+                        done += clients.len() as u64;
+                    }
+                    Ok(done)
+                }
+            };
+            let threads = [scope.spawn(half(0)), scope.spawn(half(1))];
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?).collect()
+        });
+        let (done, elapsed) = (done?.into_iter().sum::<u64>() as f64, start.elapsed().as_secs_f64());
+        Ok((done / elapsed, (self.worked()? - worked).as_secs_f64() * 1e6 / done))
+    }
+
+    /// Microseconds to an answer with so many requests a second: (the median, the 99th percentile).
+    fn latency(&self, slice: Duration, requests: &[String], per_second: f64) -> Result<(f64, f64)> {
+        let gap = Duration::from_secs_f64(2.0 / per_second);
+        let start = Instant::now();
+        let times: Result<Vec<Vec<f64>>> = thread::scope(|scope| {
+            let half = |half: usize| {
+                move || {
+                    let mut client = self.client()?;
+                    let (mut times, mut place, mut due) = (Vec::new(), half * requests.len() / 2, start);
+                    while start.elapsed() < slice {
+                        while Instant::now() < due {
+                            thread::yield_now();
+                        }
+                        place = (place + 1) % requests.len();
+                        let sent = Instant::now();
+                        client.send(requests[place].as_bytes())?;
+                        client.passed()?;
+                        times.push(sent.elapsed().as_secs_f64() * 1e6);
+                        // Late ones are not made up for: the load is what it is said to be, or less.
+                        due = (due + gap).max(Instant::now());
+                    }
+                    Ok(times)
+                }
+            };
+            let threads = [scope.spawn(half(0)), scope.spawn(half(1))];
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?).collect()
+        });
+        let mut times = times?.concat();
+        times.sort_unstable_by(f64::total_cmp);
+        let at = |share: usize| times.get(times.len() * share / 100).copied().context("no answer came");
+        Ok((at(50)?, at(99)?))
+    }
+
+    /// Asks once about each of so many keys.
+    fn fill(&self, keys: u64) -> Result<()> {
+        let mut client = self.client()?;
+        for first in (0..keys).step_by(AHEAD as usize) {
+            let ahead = first..(first + AHEAD).min(keys);
+            let requests: String = ahead.clone().map(|key| self.kind.request(key, Allowance::Memory)).collect();
+            client.send(requests.as_bytes())?;
+            for _ in ahead {
+                client.passed()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A connection, and what has come on it.
+struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Client {
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.write_all(bytes).context("asking")
+    }
+
+    /// Takes one answer, which has to be that the request passed.
+    fn passed(&mut self) -> Result<()> {
+        loop {
+            let come = &self.buffer[self.from..self.to];
+            if let Some(head) = come.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                let text = std::str::from_utf8(&come[..head]).context("reading an answer's head")?;
+                let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+                let length: usize = length.and_then(|length| length.parse().ok()).context("an answer has no length")?;
+                if let Some(body) = come.get(head + 4..head + 4 + length) {
+                    let is_passed = text.starts_with("HTTP/1.1 200 ") && body.starts_with(b"{\"allowed\":true");
+                    ensure!(is_passed, "not passed: {text}\n{}", String::from_utf8_lossy(body));
+                    self.from += head + 4 + length;
+                    return Ok(());
+                }
+            }
+            self.buffer.copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, self.to - self.from);
+            match self.stream.read(&mut self.buffer[self.to..]).context("waiting for an answer")? {
+                0 => bail!("the server closed the connection"),
+                length => self.to += length,
+            }
+        }
+    }
+}
+
+/// What is measured of each server in a round.
+const COLUMNS: [(&str, &str); 4] = [
+    ("as many as it makes", "decisions a second"),
+    ("CPU time of the server", "µs a decision"),
+    ("median, at half load", "µs to the answer"),
+    ("99th percentile, at half load", "µs to the answer"),
+];
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let slice = Duration::from_millis(if arguments.quick { 200 } else { 1_500 });
+    let many = if arguments.quick { MANY_KEYS / 20 } else { MANY_KEYS };
+
+    let mut samples = Kind::ALL.map(|_| COLUMNS.map(|_| Vec::new()));
+    let servers = Kind::ALL.iter().map(|kind| kind.start()).collect::<Result<Vec<_>>>()?;
+    let requests: Vec<Vec<String>> =
+        Kind::ALL.iter().map(|kind| (0..KEYS).map(|key| kind.request(key, Allowance::Load)).collect()).collect();
+    // Who is first takes turns, too.
+    let turns = |round: usize| (0..servers.len()).map(move |nth| (nth + round) % Kind::ALL.len());
+    for nth in turns(0) {
+        servers[nth].load(slice, &requests[nth])?;
+    }
+    for round in 0..arguments.rounds {
+        let mut slowest = f64::MAX;
+        for nth in turns(round) {
+            let (decisions, time) = servers[nth].load(slice, &requests[nth])?;
+            samples[nth][0].push(decisions);
+            samples[nth][1].push(time);
+            slowest = slowest.min(decisions);
+        }
+        // The same load for both: half of what the slower one can.
+        for nth in turns(round) {
+            let (median, late) = servers[nth].latency(slice, &requests[nth], slowest / 2.0)?;
+            samples[nth][2].push(median);
+            samples[nth][3].push(late);
+        }
+    }
+    drop(servers);
+    let mut series = Vec::new();
+    for (kind, samples) in Kind::ALL.iter().zip(samples) {
+        let of_column = |((case, unit), samples): (&(&'static str, &'static str), Vec<f64>)| {
+            Series::new(PART, *case, kind.name(), unit).with(samples)
+        };
+        series.extend(COLUMNS.iter().zip(samples).map(of_column));
+    }
+    for kind in Kind::ALL {
+        let server = kind.start()?;
+        server.fill(KEYS)?;
+        let before = server.resident()?;
+        server.fill(many)?;
+        let grown = server.resident()?;
+        series.push(Series::new(PART, format!("with {many} keys"), kind.name(), "MB resident").with(vec![grown / 1e6]));
+        let each = (grown - before) / (many - KEYS) as f64;
+        series.push(Series::new(PART, "each further key", kind.name(), "bytes").with(vec![each]));
+    }
+    measure::write(&arguments.out, &series)
+}

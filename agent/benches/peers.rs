@@ -21,8 +21,6 @@ const PART: &str = "decisions";
 const CONNECTIONS: usize = 16;
 const KEYS: u64 = 10_000;
 const MANY_KEYS: u64 = 1_000_000;
-/// Requests that are sent at once where only their effect on memory is measured.
-const AHEAD: u64 = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Parser)]
@@ -201,8 +199,7 @@ impl Server {
                     Ok(done)
                 }
             };
-            let threads = [scope.spawn(half(0)), scope.spawn(half(1))];
-            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?).collect()
+            both([scope.spawn(half(0)), scope.spawn(half(1))])
         });
         let (done, elapsed) = (done?.into_iter().sum::<u64>() as f64, start.elapsed().as_secs_f64());
         Ok((done / elapsed, (self.worked()? - worked).as_secs_f64() * 1e6 / done))
@@ -232,8 +229,7 @@ impl Server {
                     Ok(times)
                 }
             };
-            let threads = [scope.spawn(half(0)), scope.spawn(half(1))];
-            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?).collect()
+            both([scope.spawn(half(0)), scope.spawn(half(1))])
         });
         let mut times = times?.concat();
         times.sort_unstable_by(f64::total_cmp);
@@ -243,17 +239,30 @@ impl Server {
 
     /// Asks once about each of so many keys.
     fn fill(&self, keys: u64) -> Result<()> {
-        let mut client = self.client()?;
-        for first in (0..keys).step_by(AHEAD as usize) {
-            let ahead = first..(first + AHEAD).min(keys);
-            let requests: String = ahead.clone().map(|key| self.kind.request(key, Allowance::Memory)).collect();
-            client.send(requests.as_bytes())?;
-            for _ in ahead {
-                client.passed()?;
-            }
-        }
-        Ok(())
+        thread::scope(|scope| {
+            let half = |half: u64| {
+                move || {
+                    let mut clients = (0..CONNECTIONS / 2).map(|_| self.client()).collect::<Result<Vec<_>>>()?;
+                    let keys: Vec<u64> = (half..keys).step_by(2).collect();
+                    for keys in keys.chunks(clients.len()) {
+                        for (client, key) in clients.iter_mut().zip(keys) {
+                            client.send(self.kind.request(*key, Allowance::Memory).as_bytes())?;
+                        }
+                        for (client, _) in clients.iter_mut().zip(keys) {
+                            client.passed()?;
+                        }
+                    }
+                    Ok(())
+                }
+            };
+            both([scope.spawn(half(0)), scope.spawn(half(1))]).map(drop)
+        })
     }
+}
+
+/// What two threads of clients found.
+fn both<T>(threads: [thread::ScopedJoinHandle<'_, Result<T>>; 2]) -> Result<Vec<T>> {
+    threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?).collect()
 }
 
 /// A connection, and what has come on it.
@@ -304,7 +313,7 @@ const COLUMNS: [(&str, &str); 4] = [
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let slice = Duration::from_millis(if arguments.quick { 200 } else { 1_500 });
+    let slice = Duration::from_millis(if arguments.quick { 200 } else { 1_000 });
     let many = if arguments.quick { MANY_KEYS / 20 } else { MANY_KEYS };
 
     let mut samples = Kind::ALL.map(|_| COLUMNS.map(|_| Vec::new()));

@@ -1,7 +1,6 @@
 //! Envoy itself asks the agent's own binary: `cargo xtask integration`.
 
 #[path = "../application/mod.rs"]
-#[expect(dead_code, reason = "some of it is for tests that ask over HTTP")]
 mod application;
 mod load;
 mod proxy;

@@ -100,7 +100,8 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
 /// Whether there is a socket that nobody listens on.
 fn is_dead(path: &Path) -> Result<bool, SocketError> {
     let system = |errno: Errno| SocketError::System(errno.into());
-    let address = SocketAddrUnix::new(path).map_err(system)?;
+    // Of a path that is too long, binding says so.
+    let Ok(address) = SocketAddrUnix::new(path) else { return Ok(false) };
     // A listener whose queue is full would block the start for as long as it stands still.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system)?;

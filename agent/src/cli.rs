@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::decide::Wait;
+
 /// Weir: per-source rate limits in the kernel, and resource limits for process groups
 #[derive(Debug, Parser)]
 #[command(name = "agent", version, arg_required_else_help = true, max_term_width = 100)]
@@ -62,6 +64,9 @@ pub struct Decide {
     /// Look, and charge nothing
     #[arg(long)]
     pub peek: bool,
+    /// Wait in the limit's line until it conforms, for at most so long (500ms, 2s; at most 60s)
+    #[arg(long, value_name = "TIME", conflicts_with = "peek")]
+    pub wait: Option<Wait>,
     /// End with status 1 if it is refused
     #[arg(long)]
     pub exit_status: bool,

@@ -167,7 +167,7 @@ fn config_section() -> Roff {
              scope = \"request\" also domain, initial, refill_every and escalate",
         ),
         ("[[group]]", "name, match, cpu, memory, io, pids, cpus, network: a cgroup that is kept filled"),
-        ("[decide]", "http, grpc, max_keys: where applications ask"),
+        ("[decide]", "http, grpc, max_keys, max_waiting, max_waiting_per_key: where applications ask"),
         ("[[request]]", "name, cost: what a request costs, by a formula"),
         ("[cluster]", "store, node, sync, when_store_is_down …: limits with cluster = true are one for many hosts"),
     ];

@@ -202,3 +202,36 @@ fn what_cannot_be_listened_on_is_one_message() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("[decide] http") && said.contains(&agent.http), "{said}");
 }
+
+/// A sliding log has the most words a key; the agent's memory is filled with as many as it remembers.
+#[test]
+fn keys_take_no_more_memory_than_check_prints() {
+    const KEYS: usize = 20_000;
+    let limit = "[[limit]]\nname = \"jobs\"\nscope = \"request\"\nkey = [\"user\"]\nalgorithm = \"sliding-log\"\n\
+                 rate = \"1000/h\"\n";
+    let agent = Agent::start_with(&format!("http = \"127.0.0.1:0\"\nmax_keys = {KEYS}"), limit);
+    let file = agent.folder.path().join("limits.toml");
+    let output = Command::new(env!("CARGO_BIN_EXE_agent")).arg("check").arg(&file).arg("--json").output().unwrap();
+    let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let memory = &checked["memory"][0];
+    assert_eq!((&memory["limit"], &memory["keys"]), (&json!("jobs"), &json!(KEYS)), "{checked}");
+    let most = memory["bytes"].as_u64().unwrap();
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().trim();
+        line.trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    };
+    let ask = |part: usize, peek: bool| {
+        let question = |nth| json!({"limit": "jobs", "key": {"user": format!("{part}-{nth}")}, "peek": peek});
+        assert_eq!(agent.ask(&json!((0..1_000).map(question).collect::<Vec<Value>>())).0, 200);
+    };
+    // What questions and answers themselves take is there before.
+    (0..8).for_each(|part| ask(part, true));
+    let before = resident();
+    (0..=KEYS / 1_000).for_each(|part| ask(part, false));
+    assert_eq!(agent.json(&["limits"])[0]["keys"], KEYS);
+    let grown = resident() - before;
+    // The log itself is 8 kB a key: the bound is not far off.
+    assert!(grown <= most && grown > most / 2, "{grown} of {most}");
+    assert!(most > 8_000 * KEYS as u64);
+}

@@ -12,6 +12,7 @@ use crate::config;
 use crate::config::policy::Config;
 use crate::config::policy_group::Group;
 use crate::datapath::topology::Placement;
+use crate::decide::{self, LimitMemory};
 use crate::doctor;
 use crate::protect::{self, Protected};
 use crate::stacking;
@@ -27,6 +28,15 @@ struct Checked {
     interfaces: Vec<Placement>,
     limits: Vec<LimitDefinition>,
     groups: Vec<GroupDefinition>,
+    memory: Vec<RequestMemory>,
+}
+
+/// What the keys of a limit on requests take at the most.
+#[derive(Serialize)]
+struct RequestMemory {
+    limit: String,
+    keys: usize,
+    bytes: u64,
 }
 
 /// A process group as the operator defined it.
@@ -65,12 +75,20 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         interfaces,
         limits: definitions(&loaded.config),
         groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
+        memory: request_memory(&loaded.config),
     };
     match print {
         Print::Json => println!("{}", serde_json::to_string_pretty(&checked)?),
         Print::Table => show(file, &loaded.config, &checked),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Of the limits on requests; a config that is valid has all of them.
+fn request_memory(config: &Config) -> Vec<RequestMemory> {
+    let memory = decide::memory(config).unwrap_or_default();
+    let rows = memory.into_iter().map(|LimitMemory { limit, keys, bytes }| RequestMemory { limit, keys, bytes });
+    rows.collect()
 }
 
 /// Of all limits: those on packets, then those on requests.
@@ -101,6 +119,15 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
                 })
             )
         );
+    }
+    if !checked.memory.is_empty() {
+        let mebibytes = |bytes: u64| format!("{} MiB", table::number(bytes.div_ceil(1 << 20)));
+        let of_limit = |memory: &RequestMemory| {
+            format!("{} {} for {} keys", memory.limit, mebibytes(memory.bytes), table::number(memory.keys as u64))
+        };
+        let all = checked.memory.iter().map(|memory| memory.bytes).sum();
+        let each: Vec<String> = checked.memory.iter().map(of_limit).collect();
+        println!("memory of limits on requests: at most {} ({})", mebibytes(all), each.join(", "));
     }
     for covered in checked.interfaces.iter().filter(|placement| !placement.enforces()) {
         let (name, by) = (&covered.interface, covered.enforced_by.join(", "));

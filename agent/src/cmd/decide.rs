@@ -57,6 +57,7 @@ fn question(options: &Decide) -> Result<Question, String> {
         parameters,
         cost: options.cost,
         peek: options.peek,
+        wait: options.wait,
     })
 }
 

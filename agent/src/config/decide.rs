@@ -14,10 +14,11 @@ use super::request_limit::{self, AnyLimit, ReadRequestLimit, RequestLimit};
 use super::request_notes::{self, Whole};
 use super::table::Table;
 
-/// Keys that a limit remembers unless said otherwise.
-const DEFAULT_KEYS: u32 = 1_000_000;
 /// The most keys of a limit.
 const MOST_KEYS: u64 = 1 << 26;
+
+/// The most requests that may wait: each takes some 500 bytes and, over HTTP, a connection.
+const MOST_WAITING: u64 = 1 << 16;
 
 /// What applications ask about, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +27,12 @@ pub struct Decide {
     pub http: Option<Endpoint>,
     /// Envoy's rate limit service over gRPC.
     pub grpc: Option<SocketAddr>,
-    /// Keys that each limit remembers, for each multiplier of a class.
-    pub max_keys: u32,
+    /// Keys that each limit remembers, for each multiplier of a class; `None`: see [`crate::decide::memory`].
+    pub max_keys: Option<u32>,
+    /// Requests that may wait in line, in all.
+    pub max_waiting: u32,
+    /// Requests that may wait in line for one key of a limit.
+    pub max_waiting_per_key: u32,
     /// `[[request]]`, in the file's order.
     pub requests: Vec<RequestCost>,
     /// `[[limit]]` with `scope = "request"`, in the file's order.
@@ -36,7 +41,15 @@ pub struct Decide {
 
 impl Default for Decide {
     fn default() -> Self {
-        Self { http: None, grpc: None, max_keys: DEFAULT_KEYS, requests: Vec::new(), limits: Vec::new() }
+        Self {
+            http: None,
+            grpc: None,
+            max_keys: None,
+            max_waiting: 1_024,
+            max_waiting_per_key: 64,
+            requests: Vec::new(),
+            limits: Vec::new(),
+        }
     }
 }
 
@@ -76,7 +89,13 @@ fn read(mut table: Table<'_, '_>) -> (Decide, Option<Span>) {
         decide.grpc = address(&mut table, "grpc", text, span);
     }
     if let Some(number) = table.number("max_keys", 1, MOST_KEYS) {
-        decide.max_keys = u32::try_from(number).unwrap_or(u32::MAX);
+        decide.max_keys = u32::try_from(number).ok();
+    }
+    if let Some(number) = table.number("max_waiting", 0, MOST_WAITING) {
+        decide.max_waiting = u32::try_from(number).unwrap_or(u32::MAX);
+    }
+    if let Some(number) = table.number("max_waiting_per_key", 0, MOST_WAITING) {
+        decide.max_waiting_per_key = u32::try_from(number).unwrap_or(u32::MAX);
     }
     let endpoint = ["http", "grpc"].into_iter().find(|key| table.value(key).is_some()).map(|key| table.span_of(key));
     table.finish();
@@ -161,9 +180,10 @@ pub fn read_all(
         match policies.collect::<Result<Vec<_>, _>>() {
             Ok(policies) => {
                 let words: usize = policies.iter().flatten().map(Policy::words).sum();
-                let bytes = words as u64 * 8 * u64::from(decide.max_keys);
+                let keys = decide.max_keys.unwrap_or(1);
+                let bytes = words as u64 * 8 * u64::from(keys);
                 if bytes >> 30 >= LARGEST_STORE_GIB {
-                    let message = format!("{} keys of this limit could take {} GiB", decide.max_keys, bytes >> 30);
+                    let message = format!("{keys} keys of this limit could take {} GiB", bytes >> 30);
                     let help = "lower [decide] max_keys, or set algorithm = \"sliding-window\"";
                     root.problems.error(read.name_span.clone(), message, help);
                 }

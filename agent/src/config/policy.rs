@@ -151,7 +151,7 @@ pub enum Service {
 }
 
 /// A factor above 0, exact: numerator and denominator without a common factor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Multiplier {
     numerator: u64,
     denominator: u64,

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::{Request, Response};
+use crate::decide::Wait;
 use crate::events::Event;
 
 /// How long to wait for an answer.
@@ -146,6 +147,7 @@ impl Client {
         let stream = self.send(request)?;
         let patience = match request {
             Request::Reload { .. } | Request::Try { .. } | Request::Confirm => PATIENCE_WITH_CHANGES,
+            Request::Decide { question } => PATIENCE + question.wait.map(Wait::time).unwrap_or_default(),
             _ => PATIENCE,
         };
         let broken = |error| self.broken(error, patience);

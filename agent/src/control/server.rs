@@ -11,6 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::decide::Question;
 use crate::descriptors::places;
 use crate::events::Subscription;
 use crate::unix_socket::{self, SocketError, SocketFile};
@@ -33,6 +34,14 @@ pub trait Handler: Send + Sync + 'static {
     ///
     /// With what to tell the client.
     fn handle(&self, request: Request) -> Result<serde_json::Value, String>;
+    /// Decides on a question that may wait in line; it leaves the line when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// With what to tell the client.
+    fn wait(&self, _question: &Question) -> impl Future<Output = Result<serde_json::Value, String>> + Send {
+        std::future::ready(Err("this agent decides nothing".to_owned()))
+    }
     /// What one follower of the events gets, the last `last` of those that are remembered first.
     ///
     /// # Errors
@@ -100,18 +109,18 @@ impl Server {
     pub async fn serve(&self, handler: Arc<impl Handler>) {
         let count = places().control;
         // Root's clients and all others together have places of their own, so that no user of the group can keep root out.
-        let [for_root, for_others] = [(); 2].map(|()| Arc::new(Semaphore::new(count)));
+        let [for_root, for_others, for_waiting] = [(); 3].map(|()| Arc::new(Semaphore::new(count)));
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     let peer = Peer::of(&stream);
                     let places = if peer == Peer::Root { &for_root } else { &for_others };
                     let place = Arc::clone(places).try_acquire_owned();
-                    let handler = Arc::clone(&handler);
+                    let (handler, for_waiting) = (Arc::clone(&handler), Arc::clone(&for_waiting));
                     tokio::spawn(async move {
                         // A client that went away or dawdled is its own loss.
                         let _ = match place {
-                            Ok(place) => answer(stream, peer, handler, place).await,
+                            Ok(place) => answer(stream, peer, handler, place, for_waiting).await,
                             Err(_) => timeout(PATIENCE, send_away(stream, count)).await.unwrap_or(Ok(())),
                         };
                     });
@@ -173,6 +182,7 @@ async fn answer(
     peer: Peer,
     handler: Arc<impl Handler>,
     place: OwnedSemaphorePermit,
+    for_waiting: Arc<Semaphore>,
 ) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
@@ -191,6 +201,19 @@ async fn answer(
             }
             Err(reason) => Response::Error(reason),
         },
+        Ok(Request::Decide { question }) if question.wait.is_some() => {
+            drop(place);
+            match for_waiting.try_acquire() {
+                Err(_) => {
+                    Response::Error("too many wait on the control socket already: ask over [decide] http".to_owned())
+                }
+                Ok(_place) => tokio::select! {
+                    // Who waits has nothing more to say: what can be read is its end.
+                    _ = read.read_u8() => return Ok(()),
+                    answered = handler.wait(&question) => answered.map_or_else(Response::Error, Response::Ok),
+                },
+            }
+        }
         Ok(request) => {
             // Off the runtime: what takes long, as a reload of a large config does, holds up nobody else.
             let work = move || peer.check(&request).and_then(|()| handler.handle(request));

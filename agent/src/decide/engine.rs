@@ -16,12 +16,15 @@ use super::escalation::{Edge, Escalation};
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::formula::Formula;
 use super::headers;
+use super::memory::{LimitMemory, memory};
 use super::question::{Answer, DecideError, Question};
 use super::sources::{Sources, Standing};
-use super::store::Store;
+use super::store::{Forecast, Store};
+use super::waiting::{Bounds, LineCounters, Lines, Spot, Waiting};
 use crate::config::policy::{Config, EntryValue, KeyEntry, Mode, Multiplier, RequestEnforcement, RequestLimit};
 use crate::config::request_key::{SOURCE, entry_name, masked};
 use crate::config::table::suggestion;
+use crate::descriptors::places;
 
 /// A policy on requests that cannot be had.
 #[derive(Debug, Error)]
@@ -63,10 +66,11 @@ pub(super) struct Limit {
     pub(super) stores: Vec<Arc<Store>>,
     pub(super) counters: Arc<Counters>,
     together: Option<Arc<Together>>,
+    pub(super) line: Arc<LineCounters>,
     escalation: Option<Arc<Escalation>>,
     pub(super) observes: bool,
     /// One for each multiplier of the classes.
-    policy_headers: Vec<String>,
+    policy_headers: Vec<Arc<str>>,
     /// The limit that is not charged where this one is.
     replaces: Option<usize>,
 }
@@ -79,6 +83,15 @@ pub struct Engine {
     sources: Sources,
     fingerprints: Fingerprints,
     edge: Arc<dyn Edge>,
+    waiting: Arc<Waiting>,
+    bounds: Bounds,
+}
+
+/// Why a charge does not pass now.
+pub(super) struct Refused {
+    pub(super) outcome: Outcome,
+    /// When it will if nothing else does, those in front of it excepted; `None`: nobody can say, or never.
+    pub(super) at: Option<u64>,
 }
 
 /// Keys that have to be moved before an engine takes the place of another.
@@ -173,12 +186,12 @@ impl Engine {
         let sources = Sources::of(config);
         let place = |name: &String| config.decide.limits.iter().position(|limit| limit.name == *name);
         let mut limits = Vec::new();
-        for policy in &config.decide.limits {
+        let memory = memory(config).map_err(|(limit, error)| EngineError::Policy { limit, error })?;
+        for (policy, LimitMemory { keys: capacity, .. }) in config.decide.limits.iter().zip(memory) {
             let fail = |error| EngineError::Policy { limit: policy.name.clone(), error };
             let mut stores = Vec::new();
             for multiplier in sources.multipliers() {
                 let tiers = policy.policies(*multiplier).map_err(fail)?;
-                let capacity = config.decide.max_keys as usize;
                 stores.push(match (before, &mut moves) {
                     (Some(before), Some(moves)) => before.store(policy, *multiplier, tiers, capacity, moves),
                     _ => Arc::new(new_store(policy, tiers, capacity)),
@@ -195,10 +208,15 @@ impl Engine {
                 policy: policy.clone(),
                 stores,
                 counters: known.map_or_else(Arc::default, |known| Arc::clone(&known.counters)),
+                line: known.map_or_else(Arc::default, |known| Arc::clone(&known.line)),
                 together: policy.cluster.then(|| known.and_then(|known| known.together.clone()).unwrap_or_default()),
                 escalation,
                 observes,
-                policy_headers: sources.multipliers().iter().map(|times| headers::policy(policy, *times)).collect(),
+                policy_headers: sources
+                    .multipliers()
+                    .iter()
+                    .map(|times| headers::policy(policy, *times).into())
+                    .collect(),
                 replaces: policy.replaces.as_ref().and_then(&place),
             });
         }
@@ -218,23 +236,23 @@ impl Engine {
                 None => Fingerprints::new().map_err(EngineError::Secret)?,
             },
             edge,
+            waiting: before.map_or_else(Arc::default, |before| Arc::clone(&before.waiting)),
+            bounds: Bounds {
+                per_key: config.decide.max_waiting_per_key as usize,
+                // Half of the connections stay free for those who do not wait.
+                in_all: (config.decide.max_waiting as usize).min(places().http / 2),
+            },
         })
     }
 
-    /// Decides on one question at `now`, in nanoseconds.
+    /// Decides on one question at `now`, in nanoseconds, whether it would wait or not.
     ///
     /// # Errors
     ///
     /// When it cannot be understood; nothing is charged then.
     pub fn decide(&self, question: &Question, now: u64) -> Result<Answer, DecideError> {
-        self.decide_for(question, now).map(|(answer, _)| answer)
-    }
-
-    /// As [`Engine::decide`], with the `RateLimit-Policy` of the caller's class, if he is limited.
-    pub(super) fn decide_for(&self, question: &Question, now: u64) -> Result<(Answer, Option<&str>), DecideError> {
         let charge = self.charge(question)?;
-        let name = &self.limits[charge.limit].policy.name;
-        Ok((Answer::new(name, self.settle(charge, now)), self.policy_header(&charge)))
+        Ok(self.answer(&charge, self.settle(charge, now)))
     }
 
     /// Decides on many questions, each for itself.
@@ -243,15 +261,20 @@ impl Engine {
     ///
     /// With the first that cannot be understood and its place; none is charged then.
     pub fn decide_each(&self, questions: &[Question], now: u64) -> Result<Vec<Answer>, (usize, DecideError)> {
+        let charges = self.understand(questions)?.into_iter();
+        Ok(charges.map(|charge| self.answer(&charge, self.settle(charge, now))).collect())
+    }
+
+    /// The answer to a charge, with the `RateLimit-Policy` of the caller's class.
+    pub(super) fn answer(&self, charge: &Charge, outcome: Outcome) -> Answer {
+        let policy = self.policy_header(charge).map(Arc::clone);
+        Answer { policy, ..Answer::new(self.limit_name(charge), outcome) }
+    }
+
+    /// Understands many questions.
+    pub(super) fn understand(&self, questions: &[Question]) -> Result<Vec<Charge>, (usize, DecideError)> {
         let charges = questions.iter().enumerate();
-        let charges: Vec<Charge> = charges
-            .map(|(nth, question)| self.charge(question).map_err(|error| (nth, error)))
-            .collect::<Result<_, _>>()?;
-        let settled = charges.into_iter().map(|charge| {
-            let name = &self.limits[charge.limit].policy.name;
-            Answer::new(name, self.settle(charge, now))
-        });
-        Ok(settled.collect())
+        charges.map(|(nth, question)| self.charge(question).map_err(|error| (nth, error))).collect()
     }
 
     /// Understands a question.
@@ -270,6 +293,9 @@ impl Engine {
         let is_known = |entry: &str| entry == SOURCE || limit.policy.key.iter().any(|known| known.name == entry);
         if let Some((entry, _)) = entries.clone().find(|(entry, _)| !is_known(entry)) {
             return Err(DecideError::UnknownEntry { limit: limit.policy.name.clone(), entry: entry.to_owned() });
+        }
+        if question.peek && question.wait.is_some() {
+            return Err(DecideError::PeekWaits);
         }
         let cost = self.cost(limit, source, question)?;
         self.charge_of(nth, entries, source, cost, question.peek)
@@ -354,8 +380,107 @@ impl Engine {
         formula.cost(most, &question.parameters).map_err(|error| DecideError::Formula { request: name.clone(), error })
     }
 
-    /// Decides on one charge.
+    /// Decides on one charge; where somebody waits for its key, it is behind.
     fn settle(&self, charge: Charge, now: u64) -> Outcome {
+        if self.line_of(&charge).is_empty() {
+            return self.settle_now(charge, now);
+        }
+        let lines = self.waiting.lock();
+        self.settle_behind(&lines, charge, now)
+    }
+
+    /// Decides on one charge that does not wait.
+    pub(super) fn settle_behind(&self, lines: &Lines, charge: Charge, now: u64) -> Outcome {
+        match self.behind(lines, &charge, now) {
+            Some(refused) => self.count(&charge, refused.outcome, now),
+            None => self.settle_now(charge, now),
+        }
+    }
+
+    /// Charges what conforms and has nobody in front of it, and counts it; or why it does not pass.
+    pub(super) fn try_pass(&self, lines: &Lines, charge: Charge, spot: &Spot, now: u64) -> Result<Outcome, Refused> {
+        if lines.has(spot)
+            && let Some(refused) = self.behind(lines, &charge, now)
+        {
+            return Err(refused);
+        }
+        self.pass(charge, now).ok_or_else(|| self.refused(&charge, std::iter::empty(), now))
+    }
+
+    /// Charges what conforms, and counts it.
+    pub(super) fn pass(&self, charge: Charge, now: u64) -> Option<Outcome> {
+        let Some(store) = charge.store(self) else { return Some(self.free(&charge)) };
+        let outcome = store.decide(charge.key, now, charge.cost);
+        (outcome.allowed || self.limits[charge.limit].observes_now()).then(|| self.count(&charge, outcome, now))
+    }
+
+    /// What a charge is answered that has somebody in front of it.
+    pub(super) fn behind(&self, lines: &Lines, charge: &Charge, now: u64) -> Option<Refused> {
+        let spot = self.spot(charge).filter(|spot| lines.has(spot))?;
+        if charge.cost == 0 || self.limits[charge.limit].observes_now() {
+            return None;
+        }
+        Some(self.refused(charge, lines.costs(&spot), now))
+    }
+
+    fn refused(&self, charge: &Charge, in_front: impl Iterator<Item = u64>, now: u64) -> Refused {
+        let at = self.forecast(charge, now).and_then(|mut forecast| {
+            let mut pass = |cost| forecast.passes_at(cost, u64::MAX).ok();
+            // Those in front pass in time, or were not in line.
+            for cost in in_front {
+                let _ = pass(cost);
+            }
+            pass(charge.cost)
+        });
+        Refused { outcome: self.refusal(charge, at, now), at }
+    }
+
+    /// The answer to a charge that would pass at an instant, if ever.
+    pub(super) fn refusal(&self, charge: &Charge, at: Option<u64>, now: u64) -> Outcome {
+        let outcome = match charge.store(self) {
+            Some(store) => store.peek(charge.key, now, charge.cost),
+            None => self.free_outcome(charge),
+        };
+        let retry_after = match at {
+            Some(at) => Some(Duration::from_nanos(at.saturating_sub(now))),
+            None => outcome.retry_after,
+        };
+        // Those in front have what there is.
+        let remaining = if outcome.allowed { 0 } else { outcome.remaining };
+        Outcome { allowed: false, remaining, retry_after, ..outcome }
+    }
+
+    /// When costs of a charge's key will pass; `None` if it has no state, or no limit.
+    pub(super) fn forecast(&self, charge: &Charge, now: u64) -> Option<Forecast> {
+        charge.store(self)?.hold(charge.key).forecast(charge.key, now)
+    }
+
+    /// Where those wait who ask about a charge's key; `None` if it is not limited, or only looks.
+    pub(super) fn spot(&self, charge: &Charge) -> Option<Spot> {
+        let Standing::Grade(grade) = charge.standing else { return None };
+        Some(Spot::new(self.line_of(charge), *self.sources.multipliers().get(grade)?, charge.key))
+    }
+
+    /// Who waits for a charge's limit, in numbers.
+    pub(super) fn line_of(&self, charge: &Charge) -> &Arc<LineCounters> {
+        &self.limits[charge.limit].line
+    }
+
+    pub(super) fn limit_name(&self, charge: &Charge) -> &str {
+        &self.limits[charge.limit].policy.name
+    }
+
+    pub(super) const fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// Everybody who waits.
+    #[must_use]
+    pub const fn waiting(&self) -> &Arc<Waiting> {
+        &self.waiting
+    }
+
+    fn settle_now(&self, charge: Charge, now: u64) -> Outcome {
         let Some(store) = charge.store(self) else { return self.free(&charge) };
         let outcome = if charge.peek {
             store.peek(charge.key, now, charge.cost)
@@ -417,9 +542,9 @@ impl Engine {
     }
 
     /// The `RateLimit-Policy` of a charge's class, if it is limited.
-    pub(super) fn policy_header(&self, charge: &Charge) -> Option<&str> {
+    pub(super) fn policy_header(&self, charge: &Charge) -> Option<&Arc<str>> {
         let Standing::Grade(grade) = charge.standing else { return None };
-        self.limits[charge.limit].policy_headers.get(grade).map(String::as_str)
+        self.limits[charge.limit].policy_headers.get(grade)
     }
 
     /// What the charge's class has of the limit's rate, if it is limited.
@@ -478,13 +603,20 @@ impl Engine {
         if let Some(together) = &limit.together {
             together.is_open.store(is_open, Ordering::Relaxed);
         }
+        if !limit.line.is_empty() {
+            self.waiting.changed();
+        }
     }
 
     /// Forgets all state of a limit; how many keys there were, or `None` if there is no such limit.
     #[must_use]
     pub fn reset(&self, name: &str) -> Option<u64> {
         let limit = &self.limits[*self.by_name.get(name)?];
-        Some(limit.stores.iter().map(|store| store.clear()).sum::<usize>() as u64)
+        let forgotten = limit.stores.iter().map(|store| store.clear()).sum::<usize>() as u64;
+        if !limit.line.is_empty() {
+            self.waiting.changed();
+        }
+        Some(forgotten)
     }
 }
 

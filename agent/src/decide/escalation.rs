@@ -35,10 +35,25 @@ impl Escalation {
     ///
     /// When `after` is more than a log holds.
     pub fn new(escalate: Escalate) -> Result<Self, PolicyError> {
+        let (log, addresses) = Self::refusals(escalate)?;
+        Ok(Self { refusals: Store::new(vec![log], addresses, OnFull::Pass), ban: Duration::from_nanos(escalate.ban) })
+    }
+
+    /// Bytes that the addresses take at the most.
+    ///
+    /// # Errors
+    ///
+    /// As [`Escalation::new`].
+    pub fn most_bytes(escalate: Escalate) -> Result<u64, PolicyError> {
+        let (log, addresses) = Self::refusals(escalate)?;
+        Ok(Store::most_bytes(&[log], addresses))
+    }
+
+    fn refusals(escalate: Escalate) -> Result<(Policy, usize), PolicyError> {
         let rate = Rate { count: escalate.after, per_nanoseconds: escalate.within };
         let log = Policy::sliding_log(rate)?;
         let addresses = MEMORY / (log.words() * 8 + 64);
-        Ok(Self { refusals: Store::new(vec![log], addresses, OnFull::Pass), ban: Duration::from_nanos(escalate.ban) })
+        Ok((log, addresses))
     }
 
     /// Notes a refusal; the ban that is due with it.

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::rate_limiter::Outcome;
@@ -24,8 +23,9 @@ use tonic::{Request, Response, Status};
 
 use super::connection::{Connection, PATIENCE, accept};
 use super::engine::{Charge, Engine};
+use super::headers;
 use super::question::Answer;
-use super::{Current, Now, headers};
+use super::service::Desk;
 use crate::config::request_key::{SOURCE, entry_name, is_remote_address};
 use crate::descriptors::places;
 
@@ -42,8 +42,8 @@ const OPENING: usize = 24 + 9;
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// Answers until it is dropped.
-pub async fn serve(listener: TcpListener, engine: Arc<Current>, now: Now) {
-    let service = RateLimitServiceServer::new(Rls { engine, now }).max_decoding_message_size(LONGEST_MESSAGE);
+pub async fn serve(listener: TcpListener, desk: Desk) {
+    let service = RateLimitServiceServer::new(Rls { desk }).max_decoding_message_size(LONGEST_MESSAGE);
     let server = tonic::transport::Server::builder()
         .timeout(PATIENCE)
         .max_concurrent_streams(STREAMS)
@@ -62,8 +62,7 @@ pub async fn serve(listener: TcpListener, engine: Arc<Current>, now: Now) {
 }
 
 struct Rls {
-    engine: Arc<Current>,
-    now: Now,
+    desk: Desk,
 }
 
 #[tonic::async_trait]
@@ -72,7 +71,7 @@ impl RateLimitService for Rls {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let response = decide(&self.engine.load(), request.get_ref(), (self.now)());
+        let response = decide(&self.desk.engine(), request.get_ref(), self.desk.now());
         response.map(Response::new).map_err(Status::invalid_argument)
     }
 }
@@ -195,7 +194,7 @@ fn headers(engine: &Engine, charge: &Charge, outcome: Outcome) -> Vec<HeaderValu
     let answer = Answer::new(&engine.limit(charge.limit).name, outcome);
     let policy = engine.policy_header(charge);
     let headers = [
-        ("ratelimit-policy", policy.map(str::to_owned)),
+        ("ratelimit-policy", policy.map(ToString::to_string)),
         ("ratelimit", policy.map(|_| headers::limit(&answer))),
         ("retry-after", headers::retry_after(&answer)),
     ];

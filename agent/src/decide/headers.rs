@@ -88,6 +88,8 @@ mod tests {
             remaining: 7,
             retry_after_seconds: Some(0.01),
             reset_after_seconds: 59.2,
+            waited_seconds: None,
+            policy: None,
         };
         assert_eq!((limit(&answer), retry_after(&answer)), ("\"a\";r=7;t=60".to_owned(), Some("1".to_owned())));
         answer.retry_after_seconds = Some(2.5);

@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
@@ -18,9 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::connection::{PATIENCE, accept};
-use super::engine::Engine;
-use super::question::{Answer, Question};
-use super::{Current, Now, headers};
+use super::headers;
+use super::question::{Answer, DecideError, Question};
+use super::service::Desk;
 use crate::descriptors::places;
 
 /// The longest body of a request, in bytes.
@@ -52,23 +51,23 @@ struct Refusal {
 }
 
 /// Answers until it is dropped.
-pub async fn serve(listener: Listener, engine: Arc<Current>, now: Now) {
+pub async fn serve(listener: Listener, desk: Desk) {
     let places = places().http;
     let spawn = |connection: Pin<Box<dyn Future<Output = ()> + Send>>| drop(tokio::spawn(connection));
     match listener {
         Listener::Tcp(listener) => {
-            accept(listener, places, |stream| spawn(Box::pin(connection(stream, Arc::clone(&engine), now)))).await;
+            accept(listener, places, |stream| spawn(Box::pin(connection(stream, desk.clone())))).await;
         }
         Listener::Unix(listener) => {
-            accept(listener, places, |stream| spawn(Box::pin(connection(stream, Arc::clone(&engine), now)))).await;
+            accept(listener, places, |stream| spawn(Box::pin(connection(stream, desk.clone())))).await;
         }
     }
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, engine: Arc<Current>, now: Now) {
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, desk: Desk) {
     let service = service_fn(move |request| {
-        let engine = engine.load_full();
-        async move { Ok::<_, Infallible>(respond(request, &engine, now).await) }
+        let desk = desk.clone();
+        async move { Ok::<_, Infallible>(respond(request, &desk).await) }
     });
     // A client that breaks off or dawdles is its own loss.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -79,7 +78,7 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
 }
 
 /// Answers one request.
-async fn respond<B>(request: Request<B>, engine: &Engine, now: Now) -> Response<Full<Bytes>>
+async fn respond<B>(request: Request<B>, desk: &Desk) -> Response<Full<Bytes>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -103,20 +102,24 @@ where
         Ok(Err(error)) => return refuse(StatusCode::BAD_REQUEST, &format!("the body broke off: {error}")),
         Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
     };
-    decide(&body, engine, now())
+    decide(&body, desk).await
 }
 
 /// Answers one body: a question, or an array of them.
-fn decide(body: &[u8], engine: &Engine, now: u64) -> Response<Full<Bytes>> {
+async fn decide(body: &[u8], desk: &Desk) -> Response<Full<Bytes>> {
     let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if !is_batch {
         let question: Question = match serde_json::from_slice(body) {
             Ok(question) => question,
             Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("this is no question: {error}")),
         };
-        return match engine.decide_for(&question, now) {
-            Ok((answer, policy)) => one(&answer, policy),
-            Err(error) => refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+        let answer = match desk.ask(&question) {
+            Ok(decision) => decision.answer().await,
+            Err(error) => Err(error),
+        };
+        return match answer {
+            Ok(answer) => one(&answer),
+            Err(error) => refuse(status_of(&error), &error.to_string()),
         };
     }
     let questions: Vec<Question> = match serde_json::from_slice(body) {
@@ -127,19 +130,36 @@ fn decide(body: &[u8], engine: &Engine, now: u64) -> Response<Full<Bytes>> {
         let reason = format!("{} questions at once; the most is {MOST_QUESTIONS}", questions.len());
         return refuse(StatusCode::BAD_REQUEST, &reason);
     }
-    match engine.decide_each(&questions, now) {
-        // Each was decided for itself, and says so itself: one status for all of them would mislead.
+    // Each is decided for itself, and says so itself: one status for all of them would mislead.
+    match each(&questions, desk).await {
         Ok(answers) => json(StatusCode::OK, &answers),
-        Err((nth, error)) => refuse(StatusCode::BAD_REQUEST, &format!("question {} of the array: {error}", nth + 1)),
+        Err((nth, error)) => refuse(status_of(&error), &format!("question {} of the array: {error}", nth + 1)),
     }
 }
 
-fn one(answer: &Answer, policy: Option<&str>) -> Response<Full<Bytes>> {
+/// Answers many questions, once the last of them is answered.
+async fn each(questions: &[Question], desk: &Desk) -> Result<Vec<Answer>, (usize, DecideError)> {
+    let mut answers = Vec::with_capacity(questions.len());
+    for (nth, decision) in desk.ask_each(questions)?.into_iter().enumerate() {
+        answers.push(decision.answer().await.map_err(|error| (nth, error))?);
+    }
+    Ok(answers)
+}
+
+fn one(answer: &Answer) -> Response<Full<Bytes>> {
+    let policy = answer.policy.as_deref();
     let mut response = json(status(answer.allowed), answer);
     header(&mut response, RATELIMIT_POLICY, policy.map(str::to_owned));
     header(&mut response, RATELIMIT, policy.map(|_| headers::limit(answer)));
     header(&mut response, RETRY_AFTER, headers::retry_after(answer));
     response
+}
+
+const fn status_of(error: &DecideError) -> StatusCode {
+    match error {
+        DecideError::Ending => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_REQUEST,
+    }
 }
 
 const fn status(allowed: bool) -> StatusCode {

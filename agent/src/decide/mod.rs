@@ -13,6 +13,7 @@ mod functions;
 mod grpc;
 mod headers;
 mod http;
+mod memory;
 mod question;
 mod service;
 mod shard;
@@ -24,15 +25,18 @@ mod table;
 mod tests;
 mod tiers;
 mod together;
+mod waiting;
 
 pub use engine::{Engine, EngineError, Moves};
 pub use escalation::Edge;
 pub use fingerprint::{Fingerprint, Fingerprints};
 pub use formula::{ALLOWANCE, Formula, FormulaError, LIMIT};
+pub use memory::{LimitMemory, memory};
 pub use question::{Answer, DecideError, Question};
-pub use service::{Service, ServiceError};
+pub use service::{Desk, Service, ServiceError};
 pub use shard::Forgotten;
 pub use store::{Held, Store};
+pub use waiting::{Bounds, Decision, LONGEST_WAIT, Ticket, Wait, Waiting};
 
 /// The engine that decides at this moment: another one takes its place when the config is read again.
 pub type Current = arc_swap::ArcSwap<Engine>;

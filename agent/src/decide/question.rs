@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use common::rate_limiter::Outcome;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::formula::FormulaError;
+use super::waiting::Wait;
 use crate::config::request_key::{SOURCE, entry_name};
 
 /// What is asked: one limit, one key, one cost.
@@ -34,6 +37,9 @@ pub struct Question {
     /// Look, and charge nothing.
     #[serde(default)]
     pub peek: bool,
+    /// How long the request may wait in the limit's line until it conforms; without it, it is refused at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
 }
 
 impl Question {
@@ -68,6 +74,12 @@ pub struct Answer {
     pub retry_after_seconds: Option<f64>,
     /// Until the whole allowance is back if nothing else passes.
     pub reset_after_seconds: f64,
+    /// How long it waited in line, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_seconds: Option<f64>,
+    /// The `RateLimit-Policy` of the caller's class, if it is limited.
+    #[serde(skip)]
+    pub(super) policy: Option<Arc<str>>,
 }
 
 impl Answer {
@@ -78,7 +90,14 @@ impl Answer {
             remaining: outcome.remaining,
             retry_after_seconds: outcome.retry_after.map(|wait| wait.as_secs_f64()),
             reset_after_seconds: outcome.reset_after.as_secs_f64(),
+            waited_seconds: None,
+            policy: None,
         }
+    }
+
+    /// The same of one that waited.
+    pub(super) fn after(self, waited: Duration) -> Self {
+        Self { waited_seconds: Some(waited.as_secs_f64()), ..self }
     }
 }
 
@@ -135,6 +154,12 @@ pub enum DecideError {
     /// A request and a cost, or parameters without a request.
     #[error("{0}")]
     Cost(&'static str),
+    /// A peek cannot wait.
+    #[error("peek conflicts with wait: a peek charges nothing, so that there is nothing to wait for; remove one")]
+    PeekWaits,
+    /// It waited when the agent ended.
+    #[error("the agent ends: ask again once it has restarted")]
+    Ending,
     /// The formula has no cost for these parameters.
     #[error("request {request:?}: {error}")]
     Formula {

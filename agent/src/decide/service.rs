@@ -10,6 +10,8 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
 use super::http::{self, Listener};
+use super::question::{DecideError, Question};
+use super::waiting::Decision;
 use super::{Current, Engine, Moves, Now, grpc};
 use crate::config::policy::{Decide, Endpoint};
 use crate::unix_socket::{self, SocketFile};
@@ -18,6 +20,9 @@ use crate::unix_socket::{self, SocketFile};
 const MOST_THREADS: usize = 4;
 /// How often what has decayed is forgotten.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
+
+/// How long the answers to those who waited may take to be sent when the agent ends.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// A server that cannot be had.
 #[derive(Debug, Error)]
@@ -37,10 +42,62 @@ pub enum ServiceError {
     },
 }
 
+/// Where questions are asked: the engine of this moment and its clock.
+#[derive(Clone)]
+pub struct Desk {
+    current: Arc<Current>,
+    now: Now,
+}
+
+impl Desk {
+    /// For an engine, which another may take the place of.
+    #[must_use]
+    pub const fn new(current: Arc<Current>, now: Now) -> Self {
+        Self { current, now }
+    }
+
+    /// Decides on a question. One that is refused and has a `wait` waits in line; drop the decision to leave it.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be understood; nothing is charged then.
+    pub fn ask(&self, question: &Question) -> Result<Decision, DecideError> {
+        let Some(first) = self.ask_each(std::slice::from_ref(question)).map_err(|(_, error)| error)?.pop() else {
+            return Err(DecideError::Ending);
+        };
+        Ok(first)
+    }
+
+    /// Decides on many questions, each for itself.
+    ///
+    /// # Errors
+    ///
+    /// With the first that cannot be understood and its place; none is charged then.
+    pub fn ask_each(&self, questions: &[Question]) -> Result<Vec<Decision>, (usize, DecideError)> {
+        let engine = self.engine();
+        if questions.iter().any(|question| question.wait.is_some()) {
+            return engine.waiting().decide(&self.current, questions, self.now);
+        }
+        let answers = engine.decide_each(questions, (self.now)())?;
+        Ok(answers.into_iter().map(Decision::Made).collect())
+    }
+
+    /// What decides at this moment.
+    #[must_use]
+    pub fn engine(&self) -> arc_swap::Guard<Arc<Engine>> {
+        self.current.load()
+    }
+
+    /// The instant that decisions are made at.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        (self.now)()
+    }
+}
+
 /// Servers at work, until this is dropped.
 pub struct Service {
-    engine: Arc<Current>,
-    now: Now,
+    desk: Desk,
     http: Option<Endpoint>,
     grpc: Option<SocketAddr>,
     /// Removed with the service.
@@ -56,8 +113,7 @@ impl Service {
     /// When it cannot listen there.
     pub fn start(config: &Decide, engine: Engine, now: Now) -> Result<Self, ServiceError> {
         let mut service = Self {
-            engine: Arc::new(Current::from_pointee(engine)),
-            now,
+            desk: Desk::new(Arc::new(Current::from_pointee(engine)), now),
             http: None,
             grpc: None,
             socket: None,
@@ -92,35 +148,44 @@ impl Service {
                     }
                 };
                 service.http = Some(at);
-                threads.spawn(http::serve(listener, Arc::clone(&service.engine), now));
+                threads.spawn(http::serve(listener, service.desk.clone()));
             }
             if let Some(address) = config.grpc {
                 let fail = |source| ServiceError::Listen { key: "grpc", endpoint: address.to_string(), source };
                 let (listener, address) = listen(address).map_err(fail)?;
                 service.grpc = Some(address);
-                threads.spawn(grpc::serve(listener, Arc::clone(&service.engine), now));
+                threads.spawn(grpc::serve(listener, service.desk.clone()));
             }
-            let engine = Arc::clone(&service.engine);
+            let desk = service.desk.clone();
             threads.spawn(async move {
                 loop {
                     tokio::time::sleep(SWEEP_EVERY).await;
-                    engine.load().sweep(now());
+                    desk.engine().sweep(desk.now());
                 }
             });
         }
         Ok(service)
     }
 
+    /// Refuses all who wait, and gives their answers a moment to be sent: the agent ends.
+    pub fn close(&self) {
+        let engine = self.engine();
+        if engine.waiting().close(&engine, self.now()) > 0 {
+            std::thread::sleep(LAST_WORDS);
+        }
+    }
+
     /// What decides.
     #[must_use]
     pub fn engine(&self) -> Arc<Engine> {
-        self.engine.load_full()
+        self.desk.current.load_full()
     }
 
     /// Has another engine decide from now on. What the one before still decides is charged in this one.
     pub fn replace(&self, engine: Engine, moves: Moves) {
         moves.carry_out(self.now());
-        self.engine.store(Arc::new(engine));
+        let waiting = Arc::clone(engine.waiting());
+        waiting.replace(&self.desk.current, engine, self.now());
     }
 
     /// Whether applications can be answered: servers are started only for a config that has limits on requests.
@@ -132,13 +197,19 @@ impl Service {
     /// What decides at each moment, for keeping.
     #[must_use]
     pub fn current(&self) -> Arc<Current> {
-        Arc::clone(&self.engine)
+        Arc::clone(&self.desk.current)
+    }
+
+    /// Where questions are asked.
+    #[must_use]
+    pub const fn desk(&self) -> &Desk {
+        &self.desk
     }
 
     /// The instant that decisions are made at.
     #[must_use]
     pub fn now(&self) -> u64 {
-        (self.now)()
+        self.desk.now()
     }
 
     /// Where applications are answered, in words.
@@ -163,6 +234,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        self.close();
         if let Some(runtime) = self.runtime.take() {
             // What is being answered is answered by nobody any more: the agent is going.
             runtime.shutdown_background();

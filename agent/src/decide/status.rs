@@ -32,6 +32,7 @@ impl Engine {
             throttled: of(&limit.counters.refused),
             would_throttle: of(&limit.counters.would_refuse),
             over: Count::default(),
+            waiting: Some(limit.line.status()),
             keys: limit.stores.iter().map(|store| store.keys()).sum::<usize>() as u64,
         };
         self.limits.iter().map(status).collect()

@@ -26,6 +26,9 @@ const REMEMBERED_NANOSECONDS: u64 = 86_400_000_000_000;
 /// When to come again if there is no room for a key.
 const WHEN_FULL: Duration = Duration::from_secs(1);
 
+/// One part in so many that the allocator may lose between blocks.
+const ALLOCATOR: usize = 32;
+
 /// Makes the next store's [`Store::id`].
 static STORES: AtomicU64 = AtomicU64::new(0);
 
@@ -82,7 +85,8 @@ impl Store {
         let tables = shards * (size_of::<Padded<Shard>>() + Shard::most_bytes(words, shard_capacity));
         // One shard at a time may be about to move into a larger table.
         let moving = Shard::most_bytes(words, shard_capacity) / 2;
-        (tables + moving + capacity * Shard::state_bytes(words)) as u64
+        let bytes = tables + moving + capacity * Shard::state_bytes(words);
+        (bytes + bytes / ALLOCATOR) as u64
     }
 
     /// Whether another store would be the same, but for the keys in it.
@@ -338,6 +342,35 @@ impl std::ops::Deref for InForce<'_> {
     }
 }
 
+/// What will become of a key if nothing is charged but the costs that are given.
+#[derive(Debug)]
+pub struct Forecast {
+    tiers: Vec<Policy>,
+    words: Box<[u64]>,
+    at: u64,
+}
+
+impl Forecast {
+    /// Charges a cost as soon as it conforms, by `until` at the latest, and returns when. Otherwise returns when it
+    /// would have conformed, and charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// When that is too late, or never.
+    pub fn passes_at(&mut self, cost: u64, until: u64) -> Result<u64, Option<u64>> {
+        let wait = tiers::wait(&self.tiers, &self.words, self.at, cost).ok_or(None)?;
+        let at = self.at.saturating_add(wait.as_nanos() as u64);
+        if at > until {
+            return Err(Some(at));
+        }
+        if !tiers::charge(&self.tiers, &mut self.words, at, cost) {
+            return Err(None);
+        }
+        self.at = at;
+        Ok(at)
+    }
+}
+
 /// A shard that is held: nobody else decides on its keys meanwhile.
 #[derive(Debug)]
 pub struct Held<'s> {
@@ -371,6 +404,12 @@ impl Held<'_> {
     #[must_use]
     pub fn save(&self, key: Fingerprint) -> Option<Box<[u64]>> {
         self.shard.get(key).map(Into::into)
+    }
+
+    /// When costs will pass, one after another and nothing else; `None` if the key has no state.
+    #[must_use]
+    pub fn forecast(&self, key: Fingerprint, now: u64) -> Option<Forecast> {
+        Some(Forecast { tiers: self.tiers.to_vec(), words: self.save(key)?, at: now })
     }
 
     /// Puts a copy back.

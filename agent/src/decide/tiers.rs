@@ -79,7 +79,7 @@ fn outcome(tiers: &[Policy], words: &[u64], now: u64, allowed: bool, retry_after
 }
 
 /// Each tier passes from its own wait on, so all do from the longest.
-fn wait(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Option<Duration> {
+pub fn wait(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Option<Duration> {
     let mut waits = parts(tiers, words).map(|(tier, part)| tier.wait(part, now, cost));
     waits.try_fold(0, |longest, wait| Some(wait?.max(longest))).map(Duration::from_nanos)
 }

@@ -40,11 +40,21 @@ impl Engine {
     ///
     /// Shards are held in the order of their places, so that two callers never wait for each other.
     pub(super) fn settle_all(&self, charges: &[Charge], now: u64) -> Vec<Outcome> {
+        // Whoever waits for one of the keys is in front of all of them.
+        let somebody_waits = charges.iter().any(|charge| !self.line_of(charge).is_empty());
+        let lines = somebody_waits.then(|| self.waiting().lock());
+        let behind = |charge: &Charge| Some(self.behind(lines.as_ref()?, charge, now)?.outcome);
+        let behind: Vec<Option<Outcome>> = charges.iter().map(behind).collect();
         let (mut held, at) = self.hold_all(charges);
         let mut outcomes = Vec::with_capacity(charges.len());
         let mut undo: Vec<Undo> = Vec::new();
         let mut all_pass = true;
-        for (charge, at) in charges.iter().zip(&at) {
+        for ((charge, at), behind) in charges.iter().zip(&at).zip(behind) {
+            if let Some(refused) = behind {
+                all_pass = false;
+                outcomes.push(refused);
+                continue;
+            }
             let Some((at, held)) = at.and_then(|at| Some((at, held.get_mut(at)?))) else {
                 outcomes.push(self.free_outcome(charge));
                 continue;

@@ -300,6 +300,26 @@ impl Page<'_> {
                     ([name, "would_refuse"], limit.would_throttle.packets),
                 ]
             }),
+        )?;
+        let waiting = || limits.iter().filter_map(|limit| Some((limit.definition.name.as_str(), limit.waiting?)));
+        self.gauge(
+            "weir_waiting_requests",
+            "Requests that wait in line for a limit at this moment.",
+            ["limit"],
+            waiting().map(|(name, line)| ([name], line.waiting)),
+        )?;
+        self.counter(
+            "weir_waited_requests_total",
+            "Requests that waited in line, by what became of them; full: refused at once, since the line was full.",
+            ["limit", "outcome"],
+            waiting().flat_map(|(name, line)| {
+                [
+                    ([name, "passed"], line.passed),
+                    ([name, "refused"], line.refused),
+                    ([name, "left"], line.left),
+                    ([name, "full"], line.full),
+                ]
+            }),
         )
     }
 

@@ -9,7 +9,7 @@ use crate::control::{Handler, Request};
 use crate::datapath::AttachMode;
 use crate::groups::GroupStatus;
 use crate::live::{LastReload, TrialStatus};
-use crate::stats::{Count, InterfaceState, InterfaceStatus, LimitDefinition, LimitStatus, Status};
+use crate::stats::{Count, InterfaceState, InterfaceStatus, LimitDefinition, LimitStatus, Status, WaitingStatus};
 
 fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
     let definition = LimitDefinition {
@@ -23,7 +23,9 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
         cluster: false,
     };
     let count = Count { packets, bytes: 100 * packets };
-    LimitStatus { definition, passed: count, throttled: count, would_throttle: count, over: count, keys: 2 }
+    let waiting =
+        (direction == "request").then_some(WaitingStatus { waiting: 1, passed: 2, refused: 3, left: 4, full: 5 });
+    LimitStatus { definition, passed: count, throttled: count, would_throttle: count, over: count, keys: 2, waiting }
 }
 
 fn documents(packets: u64) -> Documents {

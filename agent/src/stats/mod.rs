@@ -237,6 +237,24 @@ pub struct LimitStatus {
     pub over: Count,
     /// Keys whose allowance is not whole.
     pub keys: u64,
+    /// Limits on requests: those that wait in line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitingStatus>,
+}
+
+/// Requests that wait for a limit, and what became of those that did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingStatus {
+    /// At this moment.
+    pub waiting: u64,
+    /// Passed after a wait.
+    pub passed: u64,
+    /// Refused after a wait: another config or share, or the agent's end.
+    pub refused: u64,
+    /// Left before their turn: the client disconnected.
+    pub left: u64,
+    /// Refused at once, since the line was full.
+    pub full: u64,
 }
 
 /// One element of `agent top --json`.
@@ -270,7 +288,7 @@ pub struct SourceStatus {
 }
 
 /// A ban.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BanStatus {
     /// The prefix.
     pub cidr: String,

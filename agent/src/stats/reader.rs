@@ -136,6 +136,7 @@ impl Reader<'_> {
                 would_throttle: sum.would_throttle.into(),
                 over: sum.over.into(),
                 keys: keys.get(nth).copied().unwrap_or(0),
+                waiting: None,
             }
         });
         Ok(statuses.collect())

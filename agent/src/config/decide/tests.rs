@@ -249,9 +249,10 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
     let loaded = check(&limit(BASE)).unwrap();
     assert_eq!(loaded.warnings, []);
     assert_eq!((loaded.config.limits.len(), loaded.config.agent.interfaces.len()), (0, 0));
-    let Decide { http, grpc, max_keys, requests, limits } = loaded.config.decide;
+    let Decide { http, grpc, max_keys, max_waiting, max_waiting_per_key, requests, limits } = loaded.config.decide;
     assert_eq!(http, Some(Endpoint::Tcp("127.0.0.1:9465".parse().unwrap())));
-    assert_eq!((grpc, max_keys, requests), (None, 1_000_000, Vec::new()));
+    assert_eq!((grpc, max_keys, requests), (None, None, Vec::new()));
+    assert_eq!((max_waiting, max_waiting_per_key), (1_024, 64));
     let limit = &limits[0];
     assert_eq!((limit.burst, limit.initial, limit.refill_every), (600, 600, 0));
     assert_eq!((limit.algorithm, limit.unit), (Algorithm::TokenBucket, RequestUnit::Requests));

@@ -1,0 +1,212 @@
+//! Requests that wait in line, over HTTP, a Unix socket and the command line.
+
+mod application;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use application::{Agent, Setup};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+const JOBS: &str = "[[limit]]\nname = \"jobs\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"2/s\"\nburst = 1\n";
+
+fn start(decide: &str, config: &str) -> Agent {
+    Agent::start_as(&Setup { decide, config, agent: "metrics = \"127.0.0.1:0\"", ..Setup::default() })
+}
+
+fn job(user: &str, wait: &str) -> Value {
+    json!({"limit": "jobs", "key": {"user": user}, "wait": wait})
+}
+
+fn line(agent: &Agent) -> Value {
+    agent.json(&["limits"])[0]["waiting"].clone()
+}
+
+fn until_waiting(agent: &Agent, count: u64) {
+    let start = Instant::now();
+    while line(agent)["waiting"] != count {
+        assert!(start.elapsed() < Duration::from_secs(20), "never {count} in line: {}", line(agent));
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Asks, and waits for nothing.
+fn begin(agent: &Agent, question: &Value) -> TcpStream {
+    let body = question.to_string();
+    let mut stream = TcpStream::connect(&agent.http).unwrap();
+    let head = format!(
+        "POST /v1/decide HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + &body).as_bytes()).unwrap();
+    stream
+}
+
+fn end(mut stream: TcpStream) -> (String, Value) {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), serde_json::from_str(body).unwrap())
+}
+
+#[test]
+fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
+    let slow = JOBS.replace("2/s", "1/s");
+    for decide in ["http = \"127.0.0.1:0\"", "http = \"unix:FOLDER/decide.sock\""] {
+        let agent = start(decide, &slow);
+        let began = Instant::now();
+        assert_eq!(agent.ask(&job("alice", "30s")).0, 200);
+        thread::scope(|scope| {
+            let waiting: Vec<_> = (1..=3)
+                .map(|nth| {
+                    let agent = &agent;
+                    let client = scope.spawn(move || (agent.ask(&job("alice", "30s")), Instant::now()));
+                    // Each is in line, or has passed already, before the next one comes.
+                    let start = Instant::now();
+                    while line(agent)["waiting"].as_u64().unwrap() + line(agent)["passed"].as_u64().unwrap() < nth {
+                        assert!(start.elapsed() < Duration::from_secs(20));
+                    }
+                    client
+                })
+                .collect();
+            // Another key has a line of its own.
+            assert_eq!(agent.ask(&job("bob", "30s")).0, 200);
+            let ends: Vec<_> = waiting.into_iter().map(|client| client.join().unwrap()).collect();
+            for (nth, ((status, answer), at)) in ends.iter().enumerate() {
+                assert_eq!((*status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+                assert!(*at - began >= Duration::from_millis(990 * (nth as u64 + 1)), "{nth} passed too early");
+            }
+            assert!(ends.is_sorted_by_key(|(_, at)| *at), "somebody was overtaken");
+        });
+        assert_eq!(line(&agent)["waiting"], 0);
+    }
+}
+
+#[test]
+fn who_cannot_pass_in_time_is_refused_at_once_and_nobody_overtakes() {
+    let agent = start("http = \"127.0.0.1:0\"", &JOBS.replace("2/s", "6/min"));
+    assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
+    let began = Instant::now();
+    let (status, answer) = agent.ask(&job("alice", "5s"));
+    assert_eq!((status, &answer["allowed"]), (429, &json!(false)));
+    assert!(began.elapsed() < Duration::from_secs(5), "it waited");
+    assert!(answer["waited_seconds"].is_null(), "{answer}");
+
+    let first = begin(&agent, &job("alice", "30s"));
+    until_waiting(&agent, 1);
+    let (status, answer) = agent.ask(&json!({"limit": "jobs", "key": {"user": "alice"}}));
+    let retry_after = answer["retry_after_seconds"].as_f64().unwrap();
+    // After the one in front, which takes up to ten seconds itself.
+    assert!(status == 429 && retry_after > 10.0 && retry_after <= 20.0, "{answer}");
+    let (status, peeked) = agent.ask(&json!({"limit": "jobs", "key": {"user": "alice"}, "peek": true}));
+    assert_eq!((status, &peeked["allowed"]), (429, &json!(false)));
+    let (head, answer) = end(first);
+    assert!(head.contains("200") && answer["waited_seconds"].as_f64().unwrap() > 0.1, "{head} {answer}");
+
+    for (wrong, reason) in [
+        (json!({"limit": "jobs", "key": {"user": "a"}, "wait": "1s", "peek": true}), "peek conflicts with wait"),
+        (job("a", "61s"), "60 s at most"),
+        (job("a", "5"), "invalid wait"),
+        (job("a", "soon"), "invalid wait"),
+    ] {
+        let (status, answer) = agent.ask(&wrong);
+        assert!(status == 400 && answer["error"].as_str().unwrap().contains(reason), "{wrong}: {answer}");
+    }
+}
+
+#[test]
+fn a_client_that_disconnects_frees_its_place_and_charges_nothing() {
+    let agent = start("http = \"127.0.0.1:0\"", &JOBS.replace("2/s", "6/min"));
+    assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
+    let charged = Instant::now();
+    let gone = [begin(&agent, &job("alice", "50s")), begin(&agent, &job("alice", "50s"))];
+    until_waiting(&agent, 2);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_agent"))
+        .args(["decide", "--limit", "jobs", "--key", "user=alice", "--wait", "50s", "--json", "--control"])
+        .arg(agent.socket())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until_waiting(&agent, 3);
+    drop(gone);
+    until_waiting(&agent, 1);
+    // It is the first now, and passes when the first would have.
+    let output = {
+        let mut text = String::new();
+        command.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(command.wait().unwrap().success());
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let took = charged.elapsed();
+    assert_eq!(output["allowed"], true);
+    assert!(took >= Duration::from_millis(9_900) && took < Duration::from_secs(19), "{took:?}");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_agent"))
+        .args(["decide", "--limit", "jobs", "--key", "user=alice", "--wait", "50s", "--control"])
+        .arg(agent.socket())
+        .spawn()
+        .unwrap();
+    until_waiting(&agent, 1);
+    kill(Pid::from_raw(command.id() as i32), Signal::SIGINT).unwrap();
+    command.wait().unwrap();
+    until_waiting(&agent, 0);
+    let line = line(&agent);
+    assert_eq!((&line["passed"], &line["left"], &line["refused"]), (&json!(1), &json!(3), &json!(0)));
+    let mut stream = TcpStream::connect(&agent.metrics).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.contains("weir_waited_requests_total{limit=\"jobs\",outcome=\"left\"} 3"), "{page}");
+    assert!(page.contains("weir_waiting_requests{limit=\"jobs\"} 0"), "{page}");
+}
+
+#[test]
+fn the_questions_of_a_batch_wait_each_for_itself() {
+    let agent = start("http = \"127.0.0.1:0\"", JOBS);
+    let began = Instant::now();
+    let (status, answers) = agent.ask(&json!([
+        job("alice", "30s"),
+        job("alice", "30s"),
+        job("alice", "30s"),
+        {"limit": "jobs", "key": {"user": "alice"}},
+        job("bob", "30s"),
+    ]));
+    let allowed: Vec<bool> =
+        answers.as_array().unwrap().iter().map(|answer| answer["allowed"].as_bool().unwrap()).collect();
+    assert_eq!((status, allowed), (200, vec![true, true, true, false, true]));
+    assert!(began.elapsed() >= Duration::from_millis(990));
+    // One that is not understood, and none waits.
+    assert_eq!(agent.ask(&json!([job("alice", "30s"), {"limit": "x"}])).0, 400);
+    assert_eq!(line(&agent)["waiting"], 0);
+}
+
+#[test]
+fn a_reload_is_noticed_and_the_end_answers_everybody() {
+    let slow = JOBS.replace("2/s", "1/min");
+    let mut agent = start("http = \"127.0.0.1:0\"", &slow);
+    assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
+    let waits = begin(&agent, &job("alice", "60s"));
+    until_waiting(&agent, 1);
+    let file = agent.folder.path().join("limits.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let began = Instant::now();
+    std::fs::write(&file, text.replace("1/min", "100/s")).unwrap();
+    assert!(agent.command(&["reload"]).status.success());
+    assert!(end(waits).0.contains("200"));
+    assert!(began.elapsed() < Duration::from_secs(30), "it waited for the limit before");
+
+    std::fs::write(&file, &text).unwrap();
+    assert!(agent.command(&["reload"]).status.success());
+    while agent.ask(&json!({"limit": "jobs", "key": {"user": "bob"}})).0 == 200 {}
+    let waits = begin(&agent, &job("bob", "60s"));
+    until_waiting(&agent, 1);
+    kill(Pid::from_raw(agent.child.id() as i32), Signal::SIGTERM).unwrap();
+    let (head, answer) = end(waits);
+    assert!(head.contains("429") && answer["allowed"] == false, "{head} {answer}");
+    assert!(agent.child.wait().unwrap().success());
+}

@@ -59,8 +59,10 @@ impl Orders {
                 let (cidr, time) = (order.cidr.clone(), order.for_seconds);
                 // Where no packets are held, nobody can be kept off.
                 let Some(edge) = edge.load_full() else { continue };
-                match edge.handle(Request::Ban { orders: vec![order] }) {
-                    Ok(_) => events.push(banned(cidr, time)),
+                match edge.escalate(&order) {
+                    // It is banned for longer already.
+                    Ok(false) => {}
+                    Ok(true) => events.push(banned(cidr, time)),
                     Err(reason) => eprintln!("banning {cidr} failed: {reason}"),
                 }
             }
@@ -201,6 +203,11 @@ impl Agent {
         }
     }
 
+    /// Refuses the requests that wait in line: the agent ends.
+    pub fn close_lines(&self) {
+        self.requests.close();
+    }
+
     /// Gives back this host's shares.
     pub(crate) fn stop_cluster(&self) {
         if let Some(cluster) = self.cluster.swap(None) {
@@ -328,6 +335,11 @@ impl Handler for Agent {
             (Request::Top | Request::Bans, None) => json([(); 0]),
             (_, None) => Err("the config in force has no limits on packets, so nothing is known of sources".to_owned()),
         }
+    }
+
+    async fn wait(&self, question: &decide::Question) -> Result<serde_json::Value, String> {
+        let decision = self.requests.desk().ask(question).map_err(|error| error.to_string())?;
+        json(decision.answer().await.map_err(|error| error.to_string())?)
     }
 
     fn follow(&self, last: usize) -> Result<Subscription, String> {

@@ -3,7 +3,7 @@
 //! The kernel's trie finds the longest prefix that holds an address, and nothing of the others. An entry therefore
 //! says until when *any* ban holds its prefix: its own, or that of a network around it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::ban::Ban;
 
@@ -16,8 +16,19 @@ pub struct BanList {
     /// When each ends, in nanoseconds of the monotonic clock. Ordered by address, so that what lies within a prefix lies
     /// side by side.
     ends: BTreeMap<([u8; 16], u32), u64>,
+    /// Those that nobody ordered, but a limit. Of what an earlier agent left, it is not known: it is taken for ordered.
+    automatic: BTreeSet<([u8; 16], u32)>,
     /// How many have each length: few lengths occur, however many the prefixes.
     lengths: BTreeMap<u32, usize>,
+}
+
+/// Who bans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The operator, whose order replaces what a limit did, and not the operator's own longer ban.
+    Operator,
+    /// A limit that escalates: it makes a ban longer, never shorter.
+    Limit,
 }
 
 /// An entry of the trie that has to be written.
@@ -63,6 +74,23 @@ impl BanList {
         self.ends.is_empty()
     }
 
+    /// Until when the ban of exactly this prefix holds that stays in place of another until `until`: a longer one, which
+    /// this one may not shorten.
+    #[must_use]
+    pub fn kept(&self, prefix: &PrefixKey, until: u64, by: By, now: u64) -> Option<u64> {
+        let key = order(prefix);
+        let held = self.ends.get(&key).copied().filter(|held| Ban::is_in_force(*held, now) && *held > until)?;
+        (by == By::Limit || !self.automatic.contains(&key)).then_some(held)
+    }
+
+    /// Notes whose ban it is that holds a prefix.
+    pub fn note(&mut self, prefix: &PrefixKey, by: By) {
+        match by {
+            By::Operator => self.automatic.remove(&order(prefix)),
+            By::Limit => self.automatic.insert(order(prefix)),
+        };
+    }
+
     /// Bans a prefix until an instant, instead of what was said of it before. Returns what is to be written: itself, and
     /// what lies within it.
     pub fn ban(&mut self, prefix: PrefixKey, until: u64) -> Vec<Change> {
@@ -78,6 +106,7 @@ impl BanList {
     /// banned.
     pub fn unban(&mut self, prefix: &PrefixKey) -> Option<Vec<Change>> {
         self.ends.remove(&order(prefix))?;
+        self.automatic.remove(&order(prefix));
         if let Some(count) = self.lengths.get_mut(&prefix.length) {
             *count -= 1;
         }
@@ -160,6 +189,28 @@ mod tests {
             address[0] = byte;
             PrefixKey { address, length }.cut(length)
         })
+    }
+
+    #[test]
+    fn only_the_operator_shortens_a_ban_and_not_one_of_his_own() {
+        let prefix = PrefixKey { address: [1; 16], length: 128 };
+        for (held_by, by, is_kept) in [
+            (By::Operator, By::Operator, true),
+            (By::Operator, By::Limit, true),
+            (By::Limit, By::Operator, false),
+            (By::Limit, By::Limit, true),
+        ] {
+            let mut list = BanList::default();
+            list.ban(prefix, 100);
+            list.note(&prefix, held_by);
+            assert_eq!(list.kept(&prefix, 99, by, 50).is_some(), is_kept, "{by:?} after {held_by:?}");
+            // As long, longer, or after the other has ended.
+            assert_eq!(list.kept(&prefix, 100, by, 50), None);
+            assert_eq!(list.kept(&prefix, Ban::FOREVER, by, 50), None);
+            assert_eq!(list.kept(&prefix, 99, by, 200), None);
+            list.ban(prefix, Ban::FOREVER);
+            assert_eq!(list.kept(&prefix, u64::MAX - 1, by, 50).is_some(), is_kept);
+        }
     }
 
     proptest! {

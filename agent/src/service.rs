@@ -9,7 +9,7 @@ use common::counters::{BYPASS_ROWS, Traffic};
 use common::packet::Direction;
 use common::settings::Runtime;
 
-use crate::bans::{self, BanList};
+use crate::bans::{self, BanList, By};
 use crate::change::Change;
 use crate::cluster::{self, Usage};
 use crate::compile::{Layout, Plan, PrefixKey};
@@ -533,12 +533,20 @@ impl InForce {
         self.tell(Runtime { room_until, ..self.runtime })
     }
 
-    fn ban(&mut self, orders: &[(PrefixKey, u64)]) -> Result<(), LoadError> {
+    /// Bans prefixes; returns those whose longer bans stay.
+    fn ban(&mut self, orders: &[(PrefixKey, u64)], by: By, now: u64) -> Result<Vec<BanStatus>, LoadError> {
+        let mut kept = Vec::new();
         for (prefix, until) in orders {
+            if let Some(held) = self.bans.kept(prefix, *until, by, now) {
+                kept.push(BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(held, now) });
+                continue;
+            }
             let changes = self.bans.ban(*prefix, *until);
+            self.bans.note(prefix, by);
             self.write(&changes)?;
         }
-        self.tell(Runtime { bans: self.bans.len() as u32, ..self.runtime })
+        self.tell(Runtime { bans: self.bans.len() as u32, ..self.runtime })?;
+        Ok(kept)
     }
 
     fn unban(&mut self, prefix: &PrefixKey) -> Result<bool, LoadError> {
@@ -626,6 +634,19 @@ fn order(order: &BanOrder, now: u64) -> Result<(PrefixKey, u64), String> {
     Ok((PrefixKey::from(&prefix), until))
 }
 
+impl Service {
+    /// Carries out a ban that a limit escalates to; whether there was none as long already.
+    ///
+    /// # Errors
+    ///
+    /// When the order is wrong, or a map cannot be written.
+    pub(crate) fn escalate(&self, ban: &BanOrder) -> Result<bool, String> {
+        let now = monotonic_nanoseconds();
+        let kept = self.lock().ban(&[order(ban, now)?], By::Limit, now).map_err(|error| error.to_string())?;
+        Ok(kept.is_empty())
+    }
+}
+
 impl Handler for Service {
     fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
         let mut in_force = self.lock();
@@ -647,8 +668,8 @@ impl Handler for Service {
             Request::Ban { orders } => {
                 let now = monotonic_nanoseconds();
                 let orders: Vec<_> = orders.iter().map(|given| order(given, now)).collect::<Result<_, _>>()?;
-                in_force.ban(&orders).map_err(failed)?;
-                json(Banned { banned: orders.len() as u64 })
+                let kept = in_force.ban(&orders, By::Operator, now).map_err(failed)?;
+                json(Banned { banned: (orders.len() - kept.len()) as u64, kept })
             }
             Request::Unban { cidr } => {
                 let prefix = prefix::parse(&cidr).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;

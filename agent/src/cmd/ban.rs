@@ -14,7 +14,7 @@ use crate::cli::Options;
 use crate::config::policy::Prefix;
 use crate::config::{prefix, ssh};
 use crate::control::{BanOrder, Banned, MOST_ORDERS, Request, Unbanned};
-use crate::stats::BansRow;
+use crate::stats::{BanStatus, BansRow};
 
 /// Whether the operator's own address may be banned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn ban(
     }
     let client = options.client();
     let for_seconds = duration.map(|duration| duration.as_secs_f64());
-    let mut all = Banned { banned: 0 };
+    let mut all = Banned::default();
     for part in prefixes.chunks(MOST_ORDERS) {
         let orders = part.iter().map(|prefix| BanOrder { cidr: prefix.to_string(), for_seconds }).collect();
         let some: Banned = match client.ask(&Request::Ban { orders }) {
@@ -73,12 +73,18 @@ pub fn ban(
             some => some?,
         };
         all.banned += some.banned;
+        all.kept.extend(some.kept);
     }
     match Print::from(options.json) {
         Print::Json => println!("{}", serde_json::to_string_pretty(&all)?),
         Print::Table => println!("{} banned", number(all.banned)),
     }
-    Ok(ExitCode::SUCCESS)
+    for BanStatus { cidr, expires_in_seconds } in &all.kept {
+        let until = expires_in_seconds
+            .map_or_else(|| "until it is lifted".to_owned(), |left| format!("for {}", table::seconds(left)));
+        eprintln!("{cidr} stays banned {until}, which is longer: to shorten it, agent unban {cidr} first");
+    }
+    Ok(if all.kept.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Prefixes, one a line; every line that is none is told of at once.

@@ -91,6 +91,7 @@ pub fn run(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         }
         supervisor.stopping();
         drop(server);
+        agent.close_lines();
         state.close(agent.snapshot().as_ref());
         let on_exit = agent.changing().live().config().agent.on_exit;
         for problem in groups.stop(on_exit) {

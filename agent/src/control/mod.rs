@@ -129,10 +129,13 @@ pub struct BanOrder {
 }
 
 /// What came of banning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Banned {
-    /// Prefixes that are banned now.
+    /// Prefixes that are banned now as ordered.
     pub banned: u64,
+    /// Prefixes that stay banned for longer than was ordered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<crate::stats::BanStatus>,
 }
 
 /// What came of lifting a ban.

@@ -57,6 +57,35 @@ fn refusals_end_at_the_edge() {
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8], counts[9]), (0, 10, 10));
 
+    // An operator's longer ban is not shortened by the limit, nor by the operator himself but in two steps; the limit's
+    // ban is the operator's to shorten.
+    network.told(&["ban", "10.77.0.8"]);
+    assert_eq!((0..40).filter(|_| decide("10.77.0.8")).count(), 0);
+    assert_eq!((0..40).filter(|_| decide("10.77.0.6")).count(), 0);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while bans().len() < 3 {
+        assert!(Instant::now() < deadline, "no ban came of 40 refusals");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let expires = |source: &str| {
+        let bans = bans();
+        bans.iter().find(|ban| ban["cidr"] == source).unwrap()["expires_in_seconds"].as_f64()
+    };
+    // The bans are carried out in their order: this one came before the one of 10.77.0.6.
+    assert_eq!(expires("10.77.0.8"), None);
+    let output = network.command(&["ban", "10.77.0.8", "--for", "10m"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("stays banned until it is lifted") && said.contains("agent unban"), "{said}");
+    assert_eq!(expires("10.77.0.8"), None);
+    network.told(&["unban", "10.77.0.8"]);
+    network.told(&["ban", "10.77.0.8", "--for", "10m"]);
+    network.told(&["ban", "10.77.0.8", "--for", "20m"]);
+    assert!(expires("10.77.0.8").unwrap() > 1_000.0);
+    network.told(&["ban", "10.77.0.6", "--for", "1m"]);
+    assert!(expires("10.77.0.6").unwrap() <= 60.0);
+    network.told(&["unban", "10.77.0.8"]);
+
     // Limits of both kinds are listed, and forgotten, by their names.
     let names: Vec<String> = agent
         .json(&["limits"])
@@ -66,7 +95,7 @@ fn refusals_end_at_the_edge() {
         .map(|limit| limit["name"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(names, ["packets", "logins"]);
-    assert_eq!(agent.limit("logins")["throttled"]["packets"], 20);
+    assert_eq!(agent.limit("logins")["throttled"]["packets"], 100);
     agent.json(&["reset", "--limit", "logins"]);
     assert!(decide("10.77.0.8"));
 }

@@ -25,6 +25,17 @@ impl Supervisor {
         }
     }
 
+    /// Whether a service manager listens.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        std::env::var_os("NOTIFY_SOCKET").is_some()
+    }
+
+    /// The start failed, and the agent is about to end.
+    pub fn failed(&self, reason: &str) {
+        Self::tell(&[NotifyState::Status(reason)]);
+    }
+
     /// The agent is about to end.
     pub fn stopping(&self) {
         Self::tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);

@@ -18,11 +18,12 @@ const PROGRAMS: [&str; 10] =
 const LIBRARIES: [&str; 6] =
     ["linux-vdso.so", "libc.so", "libm.so", "libgcc_s.so", "ld-linux-x86-64.so", "ld-linux-aarch64.so"];
 const CONFIG: &str = "etc/weir/limits.toml";
-const INSTALLED: [&str; 8] = [
+const INSTALLED: [&str; 9] = [
     "usr/bin/agent",
     CONFIG,
     "usr/lib/systemd/system/weir.service",
     "usr/lib/systemd/system/weir-groups.service",
+    "usr/lib/weir/hold-cgroup",
     "usr/share/man/man1/agent.1",
     "usr/share/bash-completion/completions/agent",
     "usr/share/doc/weir/README.md",

@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwapOption;
@@ -15,20 +17,40 @@ use crate::applications::{self, Agent, Packets};
 use crate::cluster;
 use crate::compile::{self, Plan};
 use crate::config::policy::{Config, Mode, OnExit};
-use crate::config::{self, ssh};
+use crate::config::{self, ConfigError, ssh};
 use crate::control::Server;
 use crate::datapath::{PinDirectory, default_route_interfaces};
 use crate::events::{EventLog, Feed};
 use crate::groups::Keeper;
-use crate::live::{self, Live, Record, Source};
+use crate::live::{self, LastValid, Live, Record, Source};
 use crate::metrics::Exporter;
 use crate::protect;
 use crate::service::{PERIOD, Service};
 use crate::state::{Keeping, Restore, StateDirectory};
 use crate::supervisor::Supervisor;
 
+/// How long a service whose start failed waits before it ends: the service manager starts it again at once, so that a
+/// killed agent is soon back.
+const PAUSE: Duration = Duration::from_secs(4);
+
 pub fn run(file: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let Some(source) = configuration(file)? else { return Ok(ExitCode::from(USAGE)) };
+    let mut stage = Stage::Starting;
+    let result = run_until_stopped(file, &mut stage);
+    if let (Err(error), Stage::Starting, true) = (&result, stage, Supervisor.is_there()) {
+        Supervisor.failed(&format!("{error:#}"));
+        thread::sleep(PAUSE);
+    }
+    result
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    Starting,
+    Running,
+}
+
+fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<ExitCode> {
+    let Some(Configured { source, invalid }) = configuration(file)? else { return Ok(ExitCode::from(USAGE)) };
     let protected = protect::of(&source.config, &BTreeSet::new());
     let config = protect::applied(&source.config, &protected);
     let plan = match compile::plan(&config) {
@@ -66,7 +88,16 @@ pub fn run(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         let events = Arc::new(EventLog::default());
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), groups.clone());
-        let live = Live::new(source, protected);
+        let kept = if invalid.is_none() { source.keep_as_last_valid() } else { None };
+        kept.iter().for_each(|note| eprintln!("note: {note}"));
+        let mut live = Live::new(source, protected);
+        let status = match (&file, invalid) {
+            (Some(file), Some(errors)) => {
+                live.start_failed(file, errors);
+                format!("{} IS INVALID, the last valid config is in effect: {in_force}", file.display())
+            }
+            _ => in_force,
+        };
         let agent =
             Agent::new(file, live, Arc::clone(&packets), requests, groups.clone(), cluster, events, Arc::clone(&state));
         let agent = Arc::new(agent);
@@ -78,7 +109,8 @@ pub fn run(file: Option<&Path>) -> anyhow::Result<ExitCode> {
             exporter.start(Arc::clone(&agent))?;
         }
         let supervisor = Supervisor;
-        supervisor.ready(&in_force);
+        supervisor.ready(&status);
+        *stage = Stage::Running;
         tokio::select! {
             () = server.serve(Arc::clone(&agent)) => {}
             () = supervisor.keep_alive() => {}
@@ -145,8 +177,15 @@ async fn keep_up(packets: &Packets) {
     }
 }
 
+/// The config to start with.
+struct Configured {
+    source: Source,
+    /// Why the file is not in effect, and the last valid config is.
+    invalid: Option<Vec<String>>,
+}
+
 /// Reads the config, or takes the built-in one; `None` if it is invalid or declined, which has been printed.
-fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Source>> {
+fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
     let Some(file) = file else {
         let interfaces = default_route_interfaces().context("finding the interfaces of the default route")?;
         let names = interfaces.join(", ");
@@ -154,13 +193,14 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Source>> {
             return Ok(None);
         }
         eprintln!("no config: observing {names} with built-in limits, refusing nothing");
-        return Ok(Some(Source { config: Config::built_in(&interfaces), text: None }));
+        let source = Source { config: Config::built_in(&interfaces), text: None };
+        return Ok(Some(Configured { source, invalid: None }));
     };
     let (source, warnings) = match Source::read(file) {
         Ok(read) => read,
         Err(error) => {
             eprintln!("{error}");
-            return Ok(None);
+            return Ok(last_valid(file, &error));
         }
     };
     for warning in warnings {
@@ -170,7 +210,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Source>> {
     if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
         eprintln!("warning: {warning}");
     }
-    Ok(Some(source))
+    Ok(Some(Configured { source, invalid: None }))
 }
 
 fn agrees(question: &str) -> anyhow::Result<bool> {
@@ -178,6 +218,18 @@ fn agrees(question: &str) -> anyhow::Result<bool> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).context("reading the answer from the terminal")?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// The last valid config in place of an invalid file, where a service manager started the agent.
+fn last_valid(file: &Path, error: &ConfigError) -> Option<Configured> {
+    let copy = LastValid::of_service()?;
+    let source = copy.read(file)?;
+    eprintln!(
+        "error: {} is invalid: the last valid config, {}, is in effect; correct the file, then run agent reload",
+        file.display(),
+        copy.path().display()
+    );
+    Some(Configured { source, invalid: Some(error.to_string().lines().map(str::to_owned).collect()) })
 }
 
 /// What was in force before, if the config is one that was on trial when an earlier agent ended, and was not confirmed.

@@ -9,7 +9,8 @@ pub struct LastReload {
     pub at: f64,
     /// Whether the config is in force.
     pub ok: bool,
-    /// `signal`, `command`, `watch`, `try` or `trial-ended`.
+    /// `start` (the file was invalid, and the last valid config is in effect), `signal`, `command`, `watch`, `try` or
+    /// `trial-ended`.
     pub cause: String,
     /// The file; `null` for the built-in limits.
     pub file: Option<String>,

@@ -3,6 +3,7 @@
 mod documents;
 mod error;
 mod follow;
+mod last_valid;
 mod record;
 mod trial;
 mod watch;
@@ -11,6 +12,7 @@ pub use crate::host_links::interfaces;
 pub use documents::{Confirmed, LastReload, Reloaded, RollbackStatus, TrialStatus};
 pub use error::ReloadError;
 pub use follow::follow_interfaces;
+pub use last_valid::LastValid;
 pub use record::{Record, RecordDamaged};
 pub use trial::TRIALS;
 pub use watch::changes;
@@ -33,6 +35,8 @@ use crate::supervisor::Supervisor;
 /// What makes the config be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
+    /// The start of the agent.
+    Start,
     /// SIGHUP.
     Signal,
     /// `agent reload`.
@@ -48,6 +52,7 @@ pub enum Cause {
 impl Cause {
     const fn word(self) -> &'static str {
         match self {
+            Self::Start => "start",
             Self::Signal => "signal",
             Self::Command => "command",
             Self::Watch => "watch",
@@ -78,6 +83,13 @@ impl Source {
         let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
         Ok((Self { config: loaded.config, text: Some(text) }, warnings))
     }
+
+    /// Keeps the text for a service that is started with an invalid config; returns what should be known if that fails.
+    #[must_use]
+    pub fn keep_as_last_valid(&self) -> Option<String> {
+        let kept = LastValid::of_service()?.keep(self.text.as_deref()?);
+        kept.err().map(|error| format!("a start with an invalid config will not find this one: {error}"))
+    }
 }
 
 /// The config in force.
@@ -99,6 +111,21 @@ impl Live {
     pub fn new(source: Source, protected: Vec<Protected>) -> Self {
         let seen = source.text.clone();
         Self { source, protected, operators: BTreeSet::new(), seen, last: None, trial: None }
+    }
+
+    /// Notes that the file was invalid when the agent started, and that another config is in effect.
+    pub fn start_failed(&mut self, file: &Path, errors: Vec<String>) {
+        // It is read again when its text changes.
+        self.seen = config::read_text(file).ok();
+        self.last = Some(LastReload {
+            at: seconds_since_1970(),
+            ok: false,
+            cause: Cause::Start.word().to_owned(),
+            file: Some(file.display().to_string()),
+            seconds: 0.0,
+            errors,
+            notes: Vec::new(),
+        });
     }
 
     /// The config, as the operator wrote it.
@@ -124,6 +151,10 @@ impl Live {
     pub fn trial(&self) -> Option<TrialStatus> {
         self.trial.as_ref().map(Trial::status)
     }
+}
+
+fn seconds_since_1970() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
 /// One change at a time, while others look at what is in force.
@@ -171,7 +202,9 @@ impl Agent {
         let text = config::read_text(file)?;
         self.changing().live().seen = Some(text.clone());
         let loaded = config::parse(file, &text).map_err(ConfigError::Invalid)?;
-        let mut notes = self.apply(&Source { config: loaded.config, text: Some(text) }, operator)?;
+        let source = Source { config: loaded.config, text: Some(text) };
+        let mut notes = self.apply(&source, operator)?;
+        notes.extend(source.keep_as_last_valid());
         if cause != Cause::Watch {
             // The operator has said which one it is to be.
             let forgotten = Record::forget(&self.changing().live().source.config.agent);
@@ -287,7 +320,7 @@ impl Agent {
             live.trial = None;
         }
         live.last = Some(LastReload {
-            at: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64()),
+            at: seconds_since_1970(),
             ok,
             cause: cause.word().to_owned(),
             file,

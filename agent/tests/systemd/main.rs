@@ -7,6 +7,8 @@
 mod boot;
 mod guest;
 mod package;
+mod service;
+mod units;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -16,7 +18,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 type Test = (&'static str, fn());
 
 /// The tests of each boot, in their order.
-const BOOTS: [&[&[Test]]; 2] = [&[package::TESTS], &[boot::TESTS]];
+const BOOTS: [&[&[Test]]; 2] = [&[package::TESTS, service::TESTS, units::TESTS], &[boot::TESTS]];
 /// Asks for one more boot.
 const REBOOT: u8 = 75;
 

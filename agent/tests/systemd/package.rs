@@ -16,6 +16,11 @@ pub fn install(package: &str) {
     run("apt-get", &arguments);
 }
 
+/// Leaves nothing of the package.
+pub fn remove() {
+    run("dpkg", &["--purge", "weir"]);
+}
+
 fn life() {
     make_network();
     install("weir.deb");

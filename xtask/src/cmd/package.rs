@@ -82,7 +82,7 @@ fn make(workspace: &Workspace, built: &Built, folder: &Path, version: Option<&st
     deb.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &workspace.target);
     deb.args(["--package", "agent", "--no-build", "--locked", "--quiet", "--output"]).arg(folder);
     if let Profile::Debug = built.profile {
-        deb.args(["--profile", "dev", "--strip"]);
+        deb.args(["--profile", "dev", "--strip", "--fast"]);
     }
     if let Some(version) = version {
         deb.args(["--deb-version", version]);

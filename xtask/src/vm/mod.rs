@@ -7,7 +7,7 @@
 //!
 //! A guest with systemd (`systemd`) is a Debian that starts from a disk, with the package in it and its tests in
 //! agent/tests/systemd. To add one: write `fn name()` in a file there and an entry in that file's `TESTS`, then run
-//! `cargo xtask vm --systemd -- NAME`; `guest.rs` beside it has the guest's network and commands. A test fails by a
+//! `cargo xtask vm --systemd -- --test systemd NAME`; `guest.rs` beside it has the guest's network and commands. A test fails by a
 //! panic, whereupon the journal since its start is printed. Tests after a reboot stand in the list of their boot.
 
 mod debian;

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{AccessFlags, access};
 use thiserror::Error;
 
@@ -22,6 +24,17 @@ pub enum StateError {
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
+    },
+    /// Another agent writes there.
+    #[error(
+        "the state directory {} is in use by another agent (process {process}): stop it, or name another directory with [agent] state_dir",
+        path.display()
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The other agent's process.
+        process: String,
     },
     /// A file cannot be written.
     #[error("writing {} failed: {source}; {}", path.display(), help(source))]
@@ -41,6 +54,13 @@ fn help(source: &io::Error) -> &'static str {
         _ => "name a directory that can be written with [agent] state_dir",
     }
 }
+
+/// The file that is locked while an agent uses the directory; it holds the agent's process id.
+const LOCK: &str = "lock";
+
+/// Keeps other agents out of a state directory for as long as it lives, and no longer than the agent, however that ends.
+#[derive(Debug)]
+pub struct StateLock(#[expect(dead_code, reason = "held for what dropping it does")] Flock<File>);
 
 /// A directory of Weir's own.
 #[derive(Clone, Debug)]
@@ -62,6 +82,32 @@ impl StateDirectory {
         let fail = |source| StateError::Directory { path: self.0.clone(), source };
         DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.0).map_err(fail)?;
         access(&self.0, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| fail(errno.into()))
+    }
+
+    /// Makes sure that no other agent uses the directory. `None` where it cannot be written, so that nobody does.
+    ///
+    /// # Errors
+    ///
+    /// When another agent does.
+    pub fn lock(&self) -> Result<Option<StateLock>, StateError> {
+        let path = self.file(LOCK);
+        let open =
+            || OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(&path);
+        let Some(file) = self.prepare().ok().and_then(|()| open().ok()) else { return Ok(None) };
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                // What is not written is missing in another agent's error only.
+                let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
+                Ok(Some(StateLock(lock)))
+            }
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let process = fs::read_to_string(&path).ok().filter(|process| !process.is_empty());
+                let process = process.unwrap_or_else(|| "unknown".to_owned());
+                Err(StateError::InUse { path: self.0.clone(), process })
+            }
+            // A file system without locks.
+            Err(_) => Ok(None),
+        }
     }
 
     /// The path of a file.
@@ -128,6 +174,20 @@ mod tests {
         state.remove("file").unwrap();
         state.remove("file").unwrap();
         assert!(!state.file("file").exists());
+    }
+
+    #[test]
+    fn a_directory_is_locked_by_one_agent_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDirectory::at(folder.path());
+        let lock = state.lock().unwrap();
+        assert!(lock.is_some());
+        let error = state.lock().unwrap_err().to_string();
+        let process = format!("(process {})", std::process::id());
+        assert!(error.contains(&process) && error.contains("[agent] state_dir"), "{error}");
+        drop(lock);
+        assert!(state.lock().unwrap().is_some());
+        assert!(StateDirectory::at(Path::new("/proc/weir/state")).lock().unwrap().is_none());
     }
 
     #[test]

@@ -95,6 +95,9 @@ impl Saved {
         let fail = |error: serde_json::Error| StateError::Write { path: directory.file(NAME), source: error.into() };
         let mut body = serde_json::to_vec(&document).map_err(fail)?;
         let length = (body.len() as u64).to_le_bytes();
+        let words = self.bans.len() * BAN + self.table.as_ref().map_or(0, |table| table.words.len());
+        // Growing by doubling, it would be twice as large for a moment.
+        body.reserve_exact(words * WORD);
         let bans = self.bans.iter().flat_map(ban_words);
         let table = self.table.iter().flat_map(|table| table.words.iter().copied());
         body.extend(bans.chain(table).flat_map(u64::to_le_bytes));

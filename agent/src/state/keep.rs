@@ -1,6 +1,6 @@
 //! Saves the state while the agent runs, and hands it out after a reboot.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -26,12 +26,13 @@ pub struct Restore {
 #[derive(Debug)]
 pub struct Keeping {
     directory: StateDirectory,
-    inner: Mutex<Inner>,
+    /// Whether nothing is saved any more. Held while the file is written: the last save is the one that stays.
+    is_closed: Mutex<bool>,
+    trouble: Mutex<Trouble>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    is_closed: bool,
+struct Trouble {
     /// What is wrong with the directory or a file of an earlier boot.
     found: Vec<String>,
     /// Why the last save failed.
@@ -56,21 +57,30 @@ impl Keeping {
             let at = saved.at.clone().filter(|at| at.boot != now.boot)?;
             Some(Restore { saved, then: at.continued(&now), now: now.monotonic })
         });
-        (Self { directory, inner: Mutex::new(Inner { found, ..Inner::default() }) }, restore)
+        let trouble = Mutex::new(Trouble { found, failure: None });
+        (Self { directory, is_closed: Mutex::new(false), trouble }, restore)
     }
 
     /// What an operator should know.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.found.iter().chain(&inner.failure).cloned().collect()
+        let trouble = self.trouble();
+        trouble.found.iter().chain(&trouble.failure).cloned().collect()
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_closed(&self) -> MutexGuard<'_, bool> {
+        self.is_closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Saves from time to time, on a thread of its own, until it is closed.
     pub fn start(self: &Arc<Self>, snapshot: impl Fn() -> Option<Saved> + Send + 'static) {
         let keeping = Arc::clone(self);
         let work = move || {
-            while !keeping.inner.lock().unwrap_or_else(PoisonError::into_inner).is_closed {
+            while !*keeping.is_closed() {
                 if let Some(saved) = snapshot() {
                     keeping.save(&saved);
                 }
@@ -78,8 +88,7 @@ impl Keeping {
             }
         };
         if let Err(error) = thread::Builder::new().name("weir-state".to_owned()).spawn(work) {
-            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            inner.found.push(format!("the state is not saved: starting a thread failed: {error}"));
+            self.trouble().found.push(format!("the state is not saved: starting a thread failed: {error}"));
         }
     }
 
@@ -88,21 +97,52 @@ impl Keeping {
         if let Some(saved) = saved {
             self.save(saved);
         }
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        *self.is_closed() = true;
     }
 
     fn save(&self, saved: &Saved) {
-        // Held while it is written: the last save is the one that stays.
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.is_closed {
+        let is_closed = self.is_closed();
+        if *is_closed {
             return;
         }
         let failure = saved.write(&self.directory).err().map(|error: StateError| {
             format!("the state is not saved, and a reboot would restore an older one or none: {error}")
         });
-        if let (Some(failure), None) = (&failure, &inner.failure) {
+        // A disk may take seconds to write the file, for which nobody who reads the notes is kept waiting.
+        let mut trouble = self.trouble();
+        if let (Some(failure), None) = (&failure, &trouble.failure) {
             eprintln!("note: {failure}");
         }
-        inner.failure = failure;
+        trouble.failure = failure;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::time::Instant;
+
+    #[test]
+    fn notes_are_read_while_a_disk_hangs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (keeping, _) = Keeping::open(StateDirectory::at(folder.path()));
+        // Opened for writing, it blocks until somebody reads.
+        let next = folder.path().join("state.next");
+        nix::unistd::mkfifo(&next, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        thread::scope(|scope| {
+            let saving = scope.spawn(|| keeping.save(&Saved::default()));
+            let until = Instant::now() + Duration::from_secs(60);
+            while keeping.is_closed.try_lock().is_ok() {
+                assert!(Instant::now() < until && !saving.is_finished(), "nothing was saved");
+                thread::yield_now();
+            }
+            assert_eq!(keeping.notes(), Vec::<String>::new());
+            assert!(!saving.is_finished());
+            File::open(&next).unwrap().read_to_end(&mut Vec::new()).unwrap();
+        });
+        // A pipe cannot be synchronized.
+        assert_eq!(keeping.notes().len(), 1);
     }
 }

@@ -6,6 +6,6 @@ mod file;
 mod keep;
 
 pub use clock::Moment;
-pub use directory::{StateDirectory, StateError};
+pub use directory::{StateDirectory, StateError, StateLock};
 pub use file::{MOST_TABLE_WORDS, Saved, StateDamaged};
 pub use keep::{Keeping, Restore};

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
     let bans = BanList::default();
     let counted = weir::stats::Counted::default();
-    let reader = Reader { config: &loaded.config, ingress: &datapath, egress: None, bans: &bans, counted: &counted };
+    let reader = Reader::new(&loaded.config, (&datapath, None), &bans, &counted);
     let (_, sources, _) = reader.totals().expect("counters");
     let remembered = datapath.sightings().expect("sightings").len();
     println!("{} sources in the table, {remembered} of them remembered by address", sources.tracked);

@@ -21,6 +21,7 @@ use crate::decide::{self, Edge, Engine, EngineError, ServiceError};
 use crate::events::{Event, EventLog, Subscription, What};
 use crate::groups::Keeper;
 use crate::live::{Cause, Changing, Live};
+use crate::memory::Lasting;
 use crate::service;
 use crate::state::{Keeping, Saved};
 use crate::stats::{LimitStatus, Status, View, ViewQuery, monotonic_nanoseconds};
@@ -226,10 +227,11 @@ impl Agent {
         config: &Config,
         plan: Plan,
         interfaces: &[String],
+        lasting: Lasting,
     ) -> Result<Vec<String>, String> {
         match (self.packets.load_full(), holds_packets(config)) {
             (Some(packets), true) => {
-                packets.replace(config.clone(), plan, interfaces).map_err(|error| error.to_string())
+                packets.replace(config.clone(), plan, interfaces, lasting).map_err(|error| error.to_string())
             }
             (None, true) => {
                 let pins = PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;

@@ -18,6 +18,7 @@ use crate::datapath::{
     TablePlace,
 };
 use crate::host_links;
+use crate::memory::{self, Footprint, Lasting, Room};
 use crate::state::Restore;
 use crate::stats::monotonic_nanoseconds;
 
@@ -38,6 +39,7 @@ pub struct Change {
     generation: Generation,
     /// What an earlier boot left of the table, where no table is pinned.
     saved: Option<Restore>,
+    footprint: Footprint,
 }
 
 impl Change {
@@ -52,6 +54,7 @@ impl Change {
         pins: &PinDirectory,
         interfaces: &[String],
         restore: Option<&Restore>,
+        lasting: Lasting,
     ) -> Result<Self, AttachError> {
         let (before, afresh) = match pins.before()? {
             Ok(before) => (Some(before), None),
@@ -74,6 +77,18 @@ impl Change {
                 (place, carry)
             }
         };
+        let footprint = Footprint::of_this_host(config, &plan);
+        let copy = before.as_ref().map(|before| memory::copy(&before.settings()));
+        let demand = if place.is_next() { footprint.change(copy, lasting) } else { footprint.change_of_rules() };
+        let demand = demand.with_saved(table.map_or(0, SavedTable::bytes));
+        let room = Room::now();
+        if let Err(error) = demand.check(&room, &plan.ingress.settings) {
+            let _ = pins.discard_change();
+            pins.clear_unless_linked();
+            return Err(LoadError::from(error).into());
+        }
+        let memory_notes = room.notes_on(&demand);
+        let max_sources = plan.note(config);
         let generation = counts::begin(&pins.generations())?;
         let place = place.with_counters(&generation);
         let loaded = present(interfaces).map_err(AttachError::from).and_then(|devices| {
@@ -89,8 +104,15 @@ impl Change {
         }
         let (ingress, egress) = loaded?;
         let mut notes = carry.afresh.clone();
+        notes.extend(max_sources);
+        notes.extend(memory_notes);
         notes.extend(afresh.map(|why| format!("every source starts afresh: {why}")));
-        Ok(Self { ingress, egress, before, place, carry, notes, generation, saved })
+        Ok(Self { ingress, egress, before, place, carry, notes, generation, saved, footprint })
+    }
+
+    /// What it takes in memory.
+    pub const fn footprint(&self) -> Footprint {
+        self.footprint
     }
 
     /// Where it counts.
@@ -119,7 +141,7 @@ impl Change {
         let carrying = match old {
             Some(before) => {
                 let new = self.place.open(self.ingress.settings())?;
-                Some(Carry::begin(pins.open_table(before)?, new, self.carry.clone(), monotonic_nanoseconds()))
+                Some(Carry::begin(pins.open_table(before)?, new, self.carry.clone(), monotonic_nanoseconds())?)
             }
             None => None,
         };

@@ -23,6 +23,7 @@ pub mod host_load;
 pub mod link;
 pub mod live;
 pub mod manual;
+pub mod memory;
 pub mod metrics;
 pub mod protect;
 pub mod service;

@@ -24,6 +24,7 @@ use crate::datapath::{
 use crate::events::Event;
 use crate::host_links;
 use crate::host_load::{HostLoad, ROOM, RoomDecision};
+use crate::memory::{Footprint, Lasting, MemoryStatus, Room};
 use crate::stacking;
 use crate::state::{MOST_TABLE_WORDS, Moment, Restore, Saved};
 use crate::stats::{
@@ -62,6 +63,8 @@ struct InForce {
     runtime: Runtime,
     load: Option<HostLoad>,
     room: RoomDecision,
+    /// What it takes in memory.
+    footprint: Footprint,
     /// What policies before this one counted.
     counted: Counted,
     /// Where this one counts.
@@ -101,9 +104,15 @@ impl Service {
     /// # Errors
     ///
     /// When the kernel refuses to load or attach it; then the policy before is in force as it was.
-    pub fn replace(&self, config: Config, plan: Plan, interfaces: &[String]) -> Result<Vec<String>, AttachError> {
+    pub fn replace(
+        &self,
+        config: Config,
+        plan: Plan,
+        interfaces: &[String],
+        lasting: Lasting,
+    ) -> Result<Vec<String>, AttachError> {
         // Others go on being answered while it is loaded and verified.
-        let change = Change::load(&config, plan, &self.pins, interfaces, None)?;
+        let change = Change::load(&config, plan, &self.pins, interfaces, None, lasting)?;
         self.lock().replace(change, config, &self.pins, interfaces)
     }
 
@@ -136,7 +145,6 @@ impl Service {
     /// When a map cannot be read.
     pub fn snapshot(&self) -> Result<Saved, LoadError> {
         let mut in_force = self.lock();
-        let at = Moment::now();
         let mut counted = in_force.counted.clone();
         let names: Vec<String> = in_force.config.limits.iter().map(|limit| limit.name.clone()).collect();
         for datapath in std::iter::once(&in_force.ingress).chain(&in_force.egress) {
@@ -144,13 +152,16 @@ impl Service {
                 datapath.image().catalogue.iter().map(|counted| (counted.limit, counted.span)).collect();
             counted.add(&names, BYPASS_ROWS, &catalogue, &datapath.counters()?, datapath.table_counters()?);
         }
-        let (sources, layout) = (in_force.ingress.sources(), &in_force.ingress.image().layout);
-        let table = Some(SavedTable::copy(sources, layout, at.monotonic, MOST_TABLE_WORDS));
+        let (sources, layout) = (in_force.ingress.sources()?, in_force.ingress.image().layout.clone());
         // Reading a million entries of the trie takes seconds, for which nobody else is answered.
         let mut bans = match in_force.bans.len() {
             0..=MOST_BANS_WITH_COUNTS => in_force.ingress.bans()?.all()?,
             _ => in_force.bans.iter().collect(),
         };
+        drop(in_force);
+        // Going through a table takes up to a second, for which nobody is kept waiting: the mapping outlives a reload.
+        let at = Moment::now();
+        let table = Some(SavedTable::copy(&sources, &layout, at.monotonic, MOST_TABLE_WORDS));
         bans.retain(|entry| Ban::is_in_force(entry.ban.own_until, at.monotonic));
         Ok(Saved { at: Some(at), id: 0, counted: CountedDocument::from(&counted), bans, table })
     }
@@ -239,13 +250,8 @@ impl Service {
     }
 
     fn reader<'a>(&'a self, in_force: &'a InForce) -> Reader<'a> {
-        Reader {
-            config: &in_force.config,
-            ingress: &in_force.ingress,
-            egress: in_force.egress.as_ref(),
-            bans: &in_force.bans,
-            counted: &in_force.counted,
-        }
+        let datapaths = (&in_force.ingress, in_force.egress.as_ref());
+        Reader::new(&in_force.config, datapaths, &in_force.bans, &in_force.counted)
     }
 
     fn live(&self) -> MutexGuard<'_, Live> {
@@ -276,6 +282,7 @@ impl Service {
             bans: in_force.bans.len() as u64,
             groups: Vec::new(),
             has_room: in_force.is_elastic().then_some(in_force.runtime.room_until > monotonic_nanoseconds()),
+            memory: Some(MemoryStatus { in_effect: in_force.footprint, limit: Room::now().tightest().cloned() }),
             notes: in_force.notes(),
             ..Status::default()
         })
@@ -290,7 +297,7 @@ impl InForce {
         interfaces: &[String],
         restore: Option<&Restore>,
     ) -> Result<Self, AttachError> {
-        let mut change = Change::load(&config, plan, pins, interfaces, restore)?;
+        let mut change = Change::load(&config, plan, pins, interfaces, restore, Lasting::Indefinite)?;
         // What an agent of this boot has taken up already, one that was killed as it started, is in effect.
         let restore = restore.filter(|restore| !counts::is_restored(&pins.generations(), restore.saved.id));
         let mut restored = Vec::new();
@@ -315,7 +322,7 @@ impl InForce {
                 return Err(error);
             }
         };
-        let generation = change.generation().clone();
+        let (generation, footprint) = (change.generation().clone(), change.footprint());
         notes.extend(restored);
         let counted = fold(pins, &generation, &mut notes).unwrap_or_default();
         Ok(Self {
@@ -326,6 +333,7 @@ impl InForce {
             missing: Vec::new(),
             bans,
             runtime,
+            footprint,
             load: HostLoad::new().ok(),
             room: RoomDecision::default(),
             counted,
@@ -366,6 +374,7 @@ impl InForce {
         };
         // The policy is in force: what people look at is second to that, and told of if it fails.
         let generation = change.generation().clone();
+        self.footprint = change.footprint();
         let Change { mut ingress, egress, .. } = change;
         let mut noted = notes.clone();
         self.counted = fold(pins, &generation, &mut noted).unwrap_or_else(|| self.counted.clone());
@@ -657,9 +666,11 @@ impl Handler for Service {
             Request::Top => json(self.reader(&in_force).top().map_err(failed)?),
             Request::View { query } => json(self.view(&in_force, &query)?),
             Request::Show { source } => json(self.reader(&in_force).show(source).map_err(failed)?),
-            Request::Reset { source } => json(Reset { forgotten: self.reader(&in_force).reset(source) }),
+            Request::Reset { source } => {
+                json(Reset { forgotten: self.reader(&in_force).reset(source).map_err(failed)? })
+            }
             Request::ResetLimit { limit } => {
-                let forgotten = self.reader(&in_force).reset_limit(&limit).ok_or_else(|| {
+                let forgotten = self.reader(&in_force).reset_limit(&limit).map_err(failed)?.ok_or_else(|| {
                     let names: Vec<&str> = in_force.config.limits.iter().map(|limit| limit.name.as_str()).collect();
                     format!("there is no limit {limit:?}: this agent has {}", names.join(", "))
                 })?;

@@ -94,6 +94,45 @@ fn a_wrong_path_is_told_with_its_name() {
 }
 
 #[test]
+fn the_default_number_of_sources_works_with_every_algorithm() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let file = file.to_str().unwrap();
+    let check = |agent: &str, algorithm: &str| {
+        let text = format!(
+            "[agent]\ninterfaces = [\"lo\"]\ncontrol = \"{}/none.sock\"\n{agent}\n[[limit]]\nname = \"l\"\nrate = \"1024/min\"\nalgorithm = {algorithm:?}\n",
+            folder.path().display()
+        );
+        std::fs::write(file, text).unwrap();
+        agent_json(&["check", file, "--json"])
+    };
+    for algorithm in ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window"] {
+        let checked = check("", algorithm);
+        assert_eq!((&checked["packet_memory"]["max_sources"], &checked["notes"][0]), (&1_000_000.into(), &().into()));
+    }
+    let checked = check("", "sliding-log");
+    let sources = checked["packet_memory"]["max_sources"].as_u64().unwrap();
+    assert!(sources.is_power_of_two() && sources >= 16_384, "{checked}");
+    assert!(checked["packet_memory"]["kernel_bytes"].as_u64().unwrap() < 600 << 20, "{checked}");
+    assert!(checked["notes"][0].as_str().unwrap().contains(&sources.to_string()), "{checked}");
+    // One that is written is an error that names the most.
+    std::fs::write(
+        file,
+        std::fs::read_to_string(file).unwrap().replace("[[limit]]", "max_sources = 1000000\n[[limit]]"),
+    )
+    .unwrap();
+    let said = String::from_utf8(agent(&["check", file]).stderr).unwrap();
+    let fits: u32 = said.split("lower max_sources to ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(check(&format!("max_sources = {fits}"), "sliding-log")["packet_memory"]["max_sources"], fits);
+}
+
+fn agent_json(arguments: &[&str]) -> serde_json::Value {
+    let output = agent(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
 fn a_wrong_key_is_told_with_its_place_and_the_right_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");

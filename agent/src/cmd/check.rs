@@ -7,16 +7,19 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::{Print, USAGE, table};
+use crate::applications::holds_packets;
 use crate::compile::plan;
 use crate::config;
 use crate::config::policy::Config;
 use crate::config::policy_group::Group;
+use crate::control::{Client, Request};
 use crate::datapath::topology::Placement;
 use crate::decide::{self, LimitMemory};
 use crate::doctor;
+use crate::memory::MemoryCheck;
 use crate::protect::{self, Protected};
 use crate::stacking;
-use crate::stats::LimitDefinition;
+use crate::stats::{LimitDefinition, Status};
 
 /// The document of `agent check --json`.
 #[derive(Serialize)]
@@ -29,6 +32,9 @@ struct Checked {
     limits: Vec<LimitDefinition>,
     groups: Vec<GroupDefinition>,
     memory: Vec<RequestMemory>,
+    /// `null` where no limit is on packets.
+    packet_memory: Option<MemoryCheck>,
+    notes: Vec<String>,
 }
 
 /// What the keys of a limit on requests take at the most.
@@ -59,23 +65,39 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    if let Err(error) = plan(&loaded.config) {
-        eprintln!("{}: {error}", file.display());
-        return Ok(ExitCode::from(USAGE));
-    }
+    let plan = match plan(&loaded.config) {
+        Ok(plan) => plan,
+        Err(error) => {
+            eprintln!("{}: {error}", file.display());
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let memory = holds_packets(&loaded.config).then(|| {
+        let running: Option<Status> = Client::new(&loaded.config.agent.control).ask(&Request::Status).ok();
+        MemoryCheck::of(&loaded.config, &plan, running.and_then(|status| status.memory).as_ref())
+    });
+    let refused = memory.as_ref().and_then(|memory| Some((memory.refused.clone()?, memory.of_running_agent)));
     // Where the devices cannot be listed, none is: what is missing is in `lacking`.
     let interfaces = stacking::placements(&loaded.config).unwrap_or_default();
     let gaps = interfaces.iter().filter_map(|placement| placement.gap.clone());
-    let warnings = loaded.warnings.iter().map(ToString::to_string).chain(gaps).collect();
+    let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).chain(gaps).collect();
+    let mut lacking = doctor::lacking(&loaded.config);
+    match refused {
+        Some((why, true)) => warnings.push(format!("a reload that needs another table is refused: {why}")),
+        Some((why, false)) => lacking.push(why),
+        None => {}
+    }
     let checked = Checked {
         valid: true,
         warnings,
-        lacking: doctor::lacking(&loaded.config),
+        lacking,
         protected: protect::of(&loaded.config, &BTreeSet::new()),
         interfaces,
         limits: definitions(&loaded.config),
         groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
         memory: request_memory(&loaded.config),
+        packet_memory: memory,
+        notes: plan.note(&loaded.config).into_iter().collect(),
     };
     match print {
         Print::Json => println!("{}", serde_json::to_string_pretty(&checked)?),
@@ -152,6 +174,12 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
             cluster.when_store_is_down,
             shared.collect::<Vec<_>>().join(", ")
         );
+    }
+    if let Some(memory) = &checked.packet_memory {
+        println!("{memory}");
+    }
+    for note in &checked.notes {
+        println!("note: {note}");
     }
     for warning in &checked.warnings {
         eprintln!("warning: {warning}");

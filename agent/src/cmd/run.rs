@@ -23,6 +23,7 @@ use crate::datapath::{PinDirectory, default_route_interfaces};
 use crate::events::{EventLog, Feed};
 use crate::groups::Keeper;
 use crate::live::{self, LastValid, Live, Record, Source};
+use crate::memory;
 use crate::metrics::Exporter;
 use crate::protect;
 use crate::service::{PERIOD, Service};
@@ -34,6 +35,7 @@ use crate::supervisor::Supervisor;
 const PAUSE: Duration = Duration::from_secs(4);
 
 pub fn run(file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    memory::keep_little();
     let mut stage = Stage::Starting;
     let result = run_until_stopped(file, &mut stage);
     if let (Err(error), Stage::Starting, true) = (&result, stage, Supervisor.is_there()) {
@@ -71,7 +73,9 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
         let hang_up = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
         let exporter = config.agent.metrics.map(Exporter::bind).transpose()?;
         let (requests, orders) = applications::start(&config)?;
-        let (state, restore) = Keeping::open(StateDirectory::at(&config.agent.state_dir));
+        let directory = StateDirectory::at(&config.agent.state_dir);
+        let _lock = directory.lock()?;
+        let (state, restore) = Keeping::open(directory);
         let state = Arc::new(state);
         state.notes().iter().for_each(|note| eprintln!("note: {note}"));
         let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, restore.as_ref())?;
@@ -108,6 +112,8 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
             eprintln!("metrics on http://{}/metrics", exporter.address());
             exporter.start(Arc::clone(&agent))?;
         }
+        // What reading the config and loading the policy took.
+        memory::trim();
         let supervisor = Supervisor;
         supervisor.ready(&status);
         *stage = Stage::Running;

@@ -15,6 +15,8 @@ use common::settings::{Mark, PortSpans, Settings};
 pub struct Image {
     /// The constants; the datapath fills in the seed and what it knows of the kernel.
     pub settings: Settings,
+    /// How many sources the table is made for.
+    pub max_sources: u32,
     /// Rows of rules, those of every multiplier.
     pub rules: Vec<Rule>,
     /// How each rule marks, for the rows of one multiplier.

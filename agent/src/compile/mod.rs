@@ -10,9 +10,11 @@ mod layout;
 mod prefixes;
 mod rules;
 mod spans;
+mod table;
 
 pub use image::{CountedRule, Group, Image, PrefixKey};
 pub use layout::{CarryPlan, Layout, StateCarry};
+pub use table::TableSpec;
 
 use common::counters::BYPASS_ROWS;
 use common::essential::{Essential, PacketBucket};
@@ -20,11 +22,10 @@ use common::packet::{Depth, Direction, Kind, Protocol};
 use common::prefix::MAX_CLASSES;
 use common::rule::{MAX_RULES, Rule, RuleSpan};
 use common::settings::{HIDDEN_SPAN, Mark, PortSpans, SPANS, Settings, span_index};
-use common::table::Shape;
 use common::time::TickScale;
 use thiserror::Error;
 
-use crate::config::policy::{Action, Attach, Config, Key, Limit, Mode, Unit};
+use crate::config::policy::{Action, Attach, Config, DEFAULT_SOURCES, Key, Limit, Mode, Unit};
 
 /// A policy that is right by itself and more than the kernel's rows can say.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -49,14 +50,15 @@ pub enum CompileError {
     },
     /// Logs would take more memory than anybody means to give.
     #[error(
-        "the sliding logs need {mebibytes} MiB for {max_sources} sources; the most is {}: lower max_sources or the limits' N, or use sliding-window",
-        LARGEST_RINGS_MIB
+        "the sliding logs need {mebibytes} MiB for {max_sources} sources; the most is 1024: lower max_sources to {fits} or the limits' N, or use sliding-window"
     )]
     LogsTooLarge {
         /// How much.
         mebibytes: u64,
         /// For how many.
         max_sources: u32,
+        /// The most sources whose logs fit.
+        fits: u32,
     },
     /// More classes than an entry of a prefix can tell apart.
     #[error("there are {classes} classes; the most is {MAX_CLASSES}: put prefixes that are treated alike into one")]
@@ -72,14 +74,6 @@ pub enum CompileError {
     },
 }
 
-/// The most memory that the rings of sliding logs may take.
-const LARGEST_RINGS_MIB: u64 = 1024;
-
-/// The cells of the smallest table, shared by its groups: 4 MiB with one limit on a key.
-const FEWEST_CELLS: u64 = 1 << 18;
-/// Bytes that the rings of a small table's cells may take.
-const CELL_RINGS: u64 = 16 << 20;
-
 /// A whole policy as the kernel wants it.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -89,6 +83,19 @@ pub struct Plan {
     pub egress: Option<Image>,
     /// The layout that it was made to go on from.
     pub after: Layout,
+}
+
+impl Plan {
+    /// What an operator should know of it.
+    #[must_use]
+    pub fn note(&self, config: &Config) -> Option<String> {
+        let sources = self.ingress.max_sources;
+        (config.agent.max_sources.is_none() && sources < DEFAULT_SOURCES).then(|| {
+            format!(
+                "max_sources is {sources}: the sliding logs of more take too much memory for a default; [agent] max_sources sets another number"
+            )
+        })
+    }
 }
 
 /// Compiles both directions.
@@ -156,11 +163,9 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
         .map(|(source, multiplier)| source.rule(multiplier, scale))
         .collect();
 
-    let shape = shape(&groups, config.agent.max_sources);
-    let rings = u64::from(groups.ring_words) * u64::from(shape.all_slots()) * 8;
-    if rings >> 20 > LARGEST_RINGS_MIB {
-        return Err(CompileError::LogsTooLarge { mebibytes: rings >> 20, max_sources: config.agent.max_sources });
-    }
+    let table_spec = TableSpec::of(&groups);
+    let max_sources = table_spec.sources(config.agent.max_sources)?;
+    let shape = table_spec.shape(max_sources);
     let in_use = |is: fn(Action) -> bool| {
         u32::from(config.agent.mode == Mode::Enforce && own.iter().any(|limit| is(limit.action)))
     };
@@ -195,7 +200,7 @@ fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Resu
     };
     let groups = groups.describe(&limits, scale);
     let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
-    Ok(Image { settings, rules, marks, ports, prefixes: prefixes.lines, catalogue, groups, layout })
+    Ok(Image { settings, max_sources, rules, marks, ports, prefixes: prefixes.lines, catalogue, groups, layout })
 }
 
 /// A bit for each kind of essential traffic that is sure to come under a limit: DHCP's four ports have rows of their own.
@@ -235,31 +240,6 @@ fn depth(limits: &[&Limit]) -> Depth {
         Unit::Packets | Unit::Bytes => Depth::Addresses,
     };
     limits.iter().map(|limit| needs(limit)).max().unwrap_or(Depth::Addresses)
-}
-
-/// Cuts the table for `max_sources` keys: 32 bytes a key with one limit, 64 with up to three, and 72 with up to seven. An
-/// eighth is cells for keys that find no slot; of the rest there are nearly twice as many slots as keys where a slot is
-/// small, so that sets seldom fill while others are empty. A small table has as many cells as one for a million.
-fn shape(groups: &groups::Groups, max_sources: u32) -> Shape {
-    let slot_words = match groups.widest + 1 {
-        0..=2 => 2,
-        3 | 4 => 4,
-        _ => 8,
-    };
-    let max_sources = u64::from(max_sources);
-    let eighth = (max_sources / if slot_words == 8 { 8 } else { 4 }).max(1);
-    let slots = if slot_words == 8 { max_sources } else { 2 * max_sources - eighth };
-    let mut cells = eighth.max(FEWEST_CELLS);
-    if groups.ring_words > 0 {
-        let ring = u64::from(groups.ring_words) * 8;
-        cells = cells.min((CELL_RINGS / ring).max(eighth));
-    }
-    let shape = Shape { sets: 0, slot_words, groups: groups.numbers(), cells: 0 };
-    Shape {
-        sets: u32::try_from(slots.div_ceil(u64::from(shape.slots())).max(1)).unwrap_or(u32::MAX),
-        cells: u32::try_from((cells / u64::from(shape.groups)).max(1)).unwrap_or(u32::MAX),
-        ..shape
-    }
 }
 
 /// The row of counters that the nth rule of the catalogue counts in.

@@ -1,13 +1,12 @@
 //! `[agent]`.
 
-use super::policy::{AgentConfig, Attach, DEFAULT_PINS, DEFAULT_STATE, InterfacePattern, Mode, OnExit, Shield};
+use super::policy::{
+    AgentConfig, Attach, DEFAULT_PINS, DEFAULT_STATE, InterfacePattern, MOST_SOURCES, Mode, OnExit, Shield,
+};
 use super::prefix;
 use super::report::Problems;
 use super::table::{Table, suggestion};
 use crate::control::DEFAULT_SOCKET;
-
-/// The most keys the table of sources can be made for: 512 MiB with one limit.
-const MOST_SOURCES: u64 = 1 << 24;
 
 impl Default for AgentConfig {
     fn default() -> Self {
@@ -21,7 +20,7 @@ impl Default for AgentConfig {
             pins: DEFAULT_PINS.into(),
             state_dir: DEFAULT_STATE.into(),
             cgroup: "weir".to_owned(),
-            max_sources: 1_000_000,
+            max_sources: None,
             never_limit: Vec::new(),
             protect: vec![Shield::Ssh, Shield::Gateways, Shield::Store],
             watch: false,
@@ -69,9 +68,8 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
             table.problems.error(span, format!("{text:?} cannot be the name of a cgroup of Weir's"), help);
         }
     }
-    if let Some(number) = table.number("max_sources", 1, MOST_SOURCES) {
-        agent.max_sources = u32::try_from(number).unwrap_or(u32::MAX);
-    }
+    let max_sources = table.number("max_sources", 1, u64::from(MOST_SOURCES));
+    agent.max_sources = max_sources.and_then(|number| u32::try_from(number).ok());
     for (text, span) in table.strings("never_limit", "[\"192.0.2.10\"]") {
         match prefix::parse(text) {
             Ok(prefix) => {

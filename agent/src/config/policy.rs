@@ -22,6 +22,12 @@ pub const DEFAULT_PINS: &str = "/sys/fs/bpf/weir";
 /// Where the agent keeps what has to survive a reboot unless said otherwise.
 pub const DEFAULT_STATE: &str = "/var/lib/weir";
 
+/// Sources that the table has room for where the config does not say, unless logs would take too much memory.
+pub const DEFAULT_SOURCES: u32 = 1_000_000;
+
+/// The most sources the table can be made for: 512 MiB with one limit.
+pub const MOST_SOURCES: u32 = 1 << 24;
+
 /// Everything of a limits.toml.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -60,8 +66,8 @@ pub struct AgentConfig {
     pub state_dir: PathBuf,
     /// The cgroup that the groups' own lie in, below the root of each hierarchy.
     pub cgroup: String,
-    /// Capacity of the table of sources.
-    pub max_sources: u32,
+    /// Capacity of the table of sources, if the operator wrote it.
+    pub max_sources: Option<u32>,
     /// Never throttled.
     pub never_limit: Vec<Prefix>,
     /// Who else is never throttled, so that nobody is locked out.

@@ -219,7 +219,7 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(limit.on_full, OnFull::Share);
     assert_eq!(
         (config.agent.mode, config.agent.on_exit, config.agent.max_sources),
-        (Mode::Enforce, OnExit::Keep, 1_000_000)
+        (Mode::Enforce, OnExit::Keep, None)
     );
     assert_eq!(config.agent.control, Path::new("/run/weir/control.sock"));
 }

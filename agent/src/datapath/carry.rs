@@ -4,15 +4,15 @@
 //! programs charge after that is added once they judge no packet any more. So nothing is lost, and at the moment of the
 //! change a source can have at most what it was charged since the copy was made, for which it is charged a moment later.
 
-use std::collections::HashMap;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
 
 use common::limiter::carry::{self, Instants};
 use common::rule::{Algorithm, Rule};
-use common::table::{Claimed, ELEMENT_WORDS, NO_SLOT, Set, Shape, SlotCounter, Tag, WIDEST_SLOT};
+use common::table::{Claimed, NO_SLOT, Set, Shape, SlotCounter, Tag, WIDEST_SLOT};
 use common::time::is_alive;
 
+use super::error::LoadError;
 use super::sources::{Sources, Words};
 use crate::compile::{CarryPlan, StateCarry};
 
@@ -28,10 +28,9 @@ pub struct Carry {
     now: Instants,
     /// Whether an instant is the same word in both tables.
     is_same_clock: bool,
-    /// The old table as it was copied.
-    table: Vec<u64>,
-    /// The rings of its slots that were, by the slots' numbers.
-    rings: HashMap<u32, Vec<u64>>,
+    /// The slots that were copied, as they were then. It has the old table's shape, and takes memory for pages with such
+    /// slots only. `None` if no program uses the old table.
+    was: Option<Sources>,
     /// Slots whose sources start afresh, since the table is so much larger that their places cannot be told.
     lost: u64,
 }
@@ -103,44 +102,44 @@ impl Set for MappedSet<'_> {
 
 impl Carry {
     /// Copies what goes on by `plan` from one table to the other, which no program uses yet.
-    #[must_use]
-    pub fn begin(old: Sources, new: Sources, plan: CarryPlan, nanoseconds: u64) -> Self {
-        Self::between(old, new, plan, (nanoseconds, nanoseconds))
+    ///
+    /// # Errors
+    ///
+    /// When there is no room for the copy.
+    pub fn begin(old: Sources, new: Sources, plan: CarryPlan, nanoseconds: u64) -> Result<Self, LoadError> {
+        let was = Sources::in_memory(old.settings)?;
+        Ok(Self::between((old, Some(was)), new, plan, (nanoseconds, nanoseconds)))
     }
 
     /// The same for a table of another boot: `then` is the present on the clock that its states are measured by. Returns
     /// how many sources start afresh, as [`Carry::lost`].
     #[must_use]
     pub fn restore(old: Sources, new: Sources, plan: CarryPlan, then: u64, now: u64) -> u64 {
-        Self::between(old, new, plan, (then, now)).lost()
+        Self::between((old, None), new, plan, (then, now)).lost()
     }
 
-    fn between(old: Sources, new: Sources, plan: CarryPlan, (then, now): (u64, u64)) -> Self {
+    fn between((old, was): (Sources, Option<Sources>), new: Sources, plan: CarryPlan, (then, now): (u64, u64)) -> Self {
         let is_same_clock = then == now && old.settings.scale == new.settings.scale;
         let now = Instants { from: old.settings.scale.ticks(then), to: new.settings.scale.ticks(now) };
-        let table = if plan.groups.is_empty() { Vec::new() } else { old.table.copy() };
-        let mut carry = Self { old, new, plan, now, is_same_clock, table, rings: HashMap::new(), lost: 0 };
-        let mut slots = Vec::new();
-        carry.each_slot(|set, nth| {
-            if carry.is_worth_it(carry.slot(&carry.table, set, nth)) {
-                slots.push((set, nth));
-            }
-        });
+        let mut carry = Self { old, new, plan, now, is_same_clock, was, lost: 0 };
         let (old, new) = (carry.old.shape(), carry.new.shape());
-        let copies = slots.len() as u64 * u64::from(new.sets.div_ceil(old.sets));
-        if new.sets > old.sets && copies > new.capacity() / MOST_OF_TABLE {
-            carry.lost = slots.len() as u64;
-            carry.table = Vec::new();
-            return carry;
-        }
-        for (set, nth) in slots {
-            let ring = carry.ring(set, nth);
-            let words = carry.slot(&carry.table, set, nth);
-            carry.put(set, words, &carry.under_the_new(words, &ring), Meeting::Copy);
-            if !ring.is_empty() {
-                carry.rings.insert(carry.old.shape().slots() * set + nth, ring);
+        if new.sets > old.sets {
+            let mut slots = 0u64;
+            carry.each_slot(|set, nth| slots += u64::from(carry.is_worth_it(&slot(&carry.old, set, nth))));
+            if slots * u64::from(new.sets.div_ceil(old.sets)) > new.capacity() / MOST_OF_TABLE {
+                carry.lost = slots;
+                return carry;
             }
         }
+        carry.each_slot(|set, nth| {
+            let words = slot(&carry.old, set, nth);
+            if !carry.is_worth_it(&words) {
+                return;
+            }
+            let ring = carry.ring(&carry.old, set, nth);
+            carry.put(set, &words, &carry.under_the_new(&words, &ring), Meeting::Copy);
+            carry.keep(set, nth, &words, &ring);
+        });
         carry
     }
 
@@ -152,44 +151,59 @@ impl Carry {
 
     /// Adds what was charged in the old table since it was copied. No program may use that any more.
     pub fn finish(self) {
-        let table = if self.table.is_empty() { Vec::new() } else { self.old.table.copy() };
+        let Some(copy) = self.was.as_ref().filter(|_| self.lost == 0) else { return };
         self.each_slot(|set, nth| {
-            let (was, is) = (self.slot(&self.table, set, nth), self.slot(&table, set, nth));
+            // A slot that was not copied reads as one of no key.
+            let (was, is) = (slot(copy, set, nth), slot(&self.old, set, nth));
             // Whatever is charged to a log changes its slot as well.
-            if was == is || !self.is_worth_it(is) {
+            if was == is || !self.is_worth_it(&is) {
                 return;
             }
             let is_same_key = Tag::of_head(was[0]) == Tag::of_head(is[0]);
-            let ring_was = self.rings.get(&(self.old.shape().slots() * set + nth)).map_or(&[][..], Vec::as_slice);
-            let written = is_same_key.then(|| self.under_the_new(was, ring_was));
-            self.put(set, is, &self.under_the_new(is, &self.ring(set, nth)), Meeting::Add(written.as_ref()));
+            let written = is_same_key.then(|| self.under_the_new(&was, &self.ring(copy, set, nth)));
+            self.put(
+                set,
+                &is,
+                &self.under_the_new(&is, &self.ring(&self.old, set, nth)),
+                Meeting::Add(written.as_ref()),
+            );
         });
     }
 
     fn each_slot(&self, mut work: impl FnMut(u32, u32)) {
-        if !self.table.is_empty() {
+        if !self.plan.groups.is_empty() {
             for set in 0..self.old.shape().sets {
                 (0..self.old.shape().slots()).for_each(|nth| work(set, nth));
             }
         }
     }
 
-    fn slot<'w>(&self, table: &'w [u64], set: u32, nth: u32) -> &'w [u64] {
-        let (element, first) = self.old.shape().element(set);
-        let first = (element * ELEMENT_WORDS + first + self.old.shape().slot(nth)) as usize;
-        table.get(first..first + self.old.shape().slot_words as usize).unwrap_or(&[0, 0])
+    /// Keeps a slot as it is when it is copied.
+    fn keep(&self, set: u32, nth: u32, words: &[u64], ring: &[u64]) {
+        let Some(copy) = &self.was else { return };
+        let first = copy.set(set) + copy.shape().slot(nth) as usize;
+        for (at, word) in words.iter().enumerate().take(copy.shape().slot_words as usize) {
+            copy.table.word(first + at).store(*word, Ordering::Relaxed);
+        }
+        for (place, word) in self.places_of_ring(set, nth).zip(ring) {
+            copy.rings.word(place).store(*word, Ordering::Relaxed);
+        }
     }
 
-    /// The rings of a slot of the old table, as they are now; none if it has no log that goes on.
-    fn ring(&self, set: u32, nth: u32) -> Vec<u64> {
-        let slot = self.old.set(set) + self.old.shape().slot(nth) as usize;
-        let head = self.old.table.word(slot).load(Ordering::SeqCst);
+    /// The rings of a slot of the old table, in it or in its copy; none if it has no log that goes on.
+    fn ring(&self, of: &Sources, set: u32, nth: u32) -> Vec<u64> {
+        let head = of.table.word(of.set(set) + of.shape().slot(nth) as usize).load(Ordering::SeqCst);
         if !self.states(head).iter().any(|state| state.from.is(Algorithm::SlidingLog)) {
             return Vec::new();
         }
+        self.places_of_ring(set, nth).map(|word| of.rings.word(word).load(Ordering::SeqCst)).collect()
+    }
+
+    /// The words of the old table's rings that belong to a slot.
+    fn places_of_ring(&self, set: u32, nth: u32) -> Range<usize> {
         let words = self.old.settings.ring_words as usize;
         let first = (self.old.shape().slots() * set + nth) as usize * words;
-        (first..first + words).map(|word| self.old.rings.word(word).load(Ordering::SeqCst)).collect()
+        first..first + words
     }
 
     fn states(&self, head: u64) -> &[StateCarry] {
@@ -347,6 +361,16 @@ fn merged(rule: &Rule, current: u64, then: u64, last: u64, now: u64) -> u64 {
     let before = if then & !mask == last & !mask { count(then) } else { 0 };
     let sum = (count(current) + count(last).saturating_sub(before)).min(mask >> bits);
     current & !mask | sum << bits | (current | last) & u64::from(bits)
+}
+
+/// The words of a slot, those that it does not have being 0.
+fn slot(table: &Sources, set: u32, nth: u32) -> [u64; WIDEST_SLOT as usize] {
+    let first = table.set(set) + table.shape().slot(nth) as usize;
+    let mut words = [0; WIDEST_SLOT as usize];
+    for (at, word) in words.iter_mut().enumerate().take(table.shape().slot_words as usize) {
+        *word = table.table.word(first + at).load(Ordering::Relaxed);
+    }
+    words
 }
 
 /// The sets of a table in which a key can be that is in this set of another.

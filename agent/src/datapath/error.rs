@@ -103,6 +103,9 @@ pub enum LoadError {
     /// More than the kernel's rows can say.
     #[error(transparent)]
     Policy(#[from] crate::compile::CompileError),
+    /// More memory than is left.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::TooLarge),
     /// No random numbers.
     #[error("reading random numbers from the kernel failed: {0}")]
     Random(String),

@@ -12,7 +12,7 @@ use common::event::Event;
 use super::error::LoadError;
 
 /// Room for 1,170 records of one direction between two looks at it: more than anybody reads.
-pub(super) const RING_BYTES: u32 = 64 << 10;
+pub const RING_BYTES: u32 = 64 << 10;
 
 /// The most records that one look takes out: a ring's worth, however fast it is filled.
 pub const MOST_AT_ONCE: usize = RING_BYTES as usize / (Event::LENGTH + 8);

@@ -35,6 +35,7 @@ pub use bans::{BanEntry, Bans};
 pub use carry::Carry;
 pub use device::{Interface, interfaces as host_interfaces};
 pub use error::{AttachError, LoadError};
+pub(crate) use events::RING_BYTES;
 pub use events::{EventRing, MOST_AT_ONCE};
 pub use features::{AttachedProgram, DeviceFacts, facts as device_facts};
 pub use follow::{Trouble, Turn};
@@ -47,6 +48,7 @@ pub use pins::PinDirectory;
 pub use release::{is_kernel_too_old, of_this_kernel as kernel_release};
 pub use saved::{SavedLayout, SavedTable};
 pub use sources::{SlotView, Sources};
+pub(crate) use table::CHUNK as LAYOUT_CHUNK;
 pub use table::{Before, TablePlace};
 
 use std::os::fd::AsFd;
@@ -70,7 +72,7 @@ use crate::compile::Image;
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/weir.o"));
 
 /// How many busy or refused keys are remembered for people to look at.
-const SIGHTINGS: u32 = 16_384;
+pub(crate) const SIGHTINGS: u32 = 16_384;
 
 /// The most prefixes that can be banned.
 const MOST_BANS: u32 = 1 << 20;
@@ -102,7 +104,6 @@ pub struct Datapath {
     ebpf: Ebpf,
     image: Image,
     settings: Settings,
-    sources: Sources,
     rows: Rows,
     /// Of the limits that other hosts have a part in, by their place in the config.
     shares: std::collections::BTreeMap<usize, Share>,
@@ -183,14 +184,12 @@ impl Datapath {
         let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
         table.set(0, TableIdentity::of(&settings), 0)?;
         table::write(map_mut(&mut ebpf, "LAYOUT")?, &image.layout)?;
-        let sources = Sources::map(array_of(&ebpf, "SOURCES")?, array_of(&ebpf, "RINGS")?, settings)?;
         let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
         let events = Arc::new(EventRing::take(&mut ebpf)?);
         Ok(Self {
             ebpf,
             image,
             settings,
-            sources,
             rows,
             shares: Default::default(),
             events,
@@ -280,10 +279,14 @@ impl Datapath {
         &self.events
     }
 
-    /// The table of sources.
-    #[must_use]
-    pub fn sources(&self) -> &Sources {
-        &self.sources
+    /// The table of sources, mapped for as long as what is returned lives: the pages of a mapped table count as the
+    /// agent's own memory.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be mapped.
+    pub fn sources(&self) -> Result<Sources, LoadError> {
+        Sources::map(array_of(&self.ebpf, "SOURCES")?, array_of(&self.ebpf, "RINGS")?, self.settings)
     }
 
     /// The policy.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::LoadError;
 use super::sources::{Sources, Words};
 use crate::compile::Layout;
+use crate::memory;
 
 /// A state that decays within this time is not saved.
 const A_MINUTE: u64 = 60_000_000_000;
@@ -92,6 +93,18 @@ impl SavedTable {
     pub const fn is_known(&self) -> bool {
         let SavedLayout { version, sets, slot_words, .. } = self.layout;
         version == TableIdentity::VERSION && sets > 0 && sets <= 1 << 24 && matches!(slot_words, 2 | 4 | 8)
+    }
+
+    /// What taking it up takes, at the most: itself once more, and its slots in a table of its own.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let own = size_of_val(&self.words[..]) as u64;
+        let SavedLayout { sets, slot_words, ring_words, .. } = self.layout;
+        let slots = own / (8 * u64::from(1 + slot_words + ring_words));
+        let shape = Shape { sets, slot_words, groups: 1, cells: 1 };
+        let table = memory::copy(&Settings { shape, ring_words, ..Settings::NONE });
+        // A slot fills a page where it is the only one of it, and its ring another.
+        own + table.min(own + slots * 2 * memory::PAGE)
     }
 
     /// Under which its keys are found again.

@@ -37,14 +37,13 @@ impl Words {
         Ok(Self { memory, count })
     }
 
+    /// Words of this process, all 0. A page takes memory once one of its words has been written.
     fn in_memory(count: usize) -> Result<Self, LoadError> {
-        let memory = MmapOptions::new().len(count * size_of::<u64>()).map_anon().map_err(LoadError::Mmap)?;
-        Ok(Self { memory: memory.into(), count })
-    }
-
-    /// All of them, as they are now.
-    pub(super) fn copy(&self) -> Vec<u64> {
-        (0..self.count).map(|index| self.word(index).load(Ordering::Relaxed)).collect()
+        let memory = MmapOptions::new().len(count * size_of::<u64>()).no_reserve_swap().map_anon();
+        let memory = MmapRaw::from(memory.map_err(LoadError::Mmap)?);
+        // A kernel without huge pages refuses, and has none to give.
+        let _ = memory.advise(memmap2::Advice::NoHugePage);
+        Ok(Self { memory, count })
     }
 
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {

@@ -19,7 +19,7 @@ use super::sources::Sources;
 use crate::compile::Layout;
 
 /// Bytes of one element of the map of the layout.
-const CHUNK: usize = 4096;
+pub const CHUNK: usize = 4096;
 /// The text's length, before the text.
 const LENGTH: usize = size_of::<u64>();
 
@@ -45,6 +45,13 @@ impl Before {
     #[must_use]
     pub const fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The constants of the policy that it was made for, as far as they are about the table.
+    #[must_use]
+    pub const fn settings(&self) -> Settings {
+        let TableIdentity { seed, shape, scale, groups, ring_words, .. } = self.identity;
+        Settings { seed, shape, scale, groups, ring_words, ..Settings::NONE }
     }
 }
 
@@ -149,17 +156,8 @@ impl PinDirectory {
     ///
     /// When it cannot be mapped.
     pub fn open_table(&self, before: &Before) -> Result<Sources, LoadError> {
-        let identity = &before.identity;
-        let place =
-            TablePlace { directory: self.path().to_owned(), seed: identity.seed, is_next: false, generation: None };
-        place.open(&Settings {
-            seed: identity.seed,
-            shape: identity.shape,
-            scale: identity.scale,
-            groups: identity.groups,
-            ring_words: identity.ring_words,
-            ..Settings::NONE
-        })
+        let (directory, seed) = (self.path().to_owned(), before.identity.seed);
+        TablePlace { directory, seed, is_next: false, generation: None }.open(&before.settings())
     }
 }
 

@@ -25,6 +25,7 @@ pub use emergency::Emergency;
 pub use error::GroupsError;
 pub use leave::detach;
 pub use limit::host_percent;
+pub(crate) use tree::mount;
 pub use tree::{Controller, Tree, Version};
 pub use watch::Keeper;
 

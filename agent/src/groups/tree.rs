@@ -324,7 +324,7 @@ fn remove(path: &Path) -> Result<(), GroupsError> {
 }
 
 /// Kind, mount point and options of a line of mountinfo (proc(5)).
-fn mount(line: &str) -> Option<(&str, PathBuf, &str)> {
+pub fn mount(line: &str) -> Option<(&str, PathBuf, &str)> {
     let (left, right) = line.split_once(" - ")?;
     let root = left.split(' ').nth(4)?;
     let mut right = right.split(' ');

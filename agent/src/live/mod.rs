@@ -28,6 +28,7 @@ use crate::applications::Agent;
 use crate::compile;
 use crate::config::policy::Config;
 use crate::config::{self, ConfigError};
+use crate::memory::{self, Lasting};
 use crate::protect::{self, Protected};
 use crate::stacking;
 use crate::supervisor::Supervisor;
@@ -203,7 +204,7 @@ impl Agent {
         self.changing().live().seen = Some(text.clone());
         let loaded = config::parse(file, &text).map_err(ConfigError::Invalid)?;
         let source = Source { config: loaded.config, text: Some(text) };
-        let mut notes = self.apply(&source, operator)?;
+        let mut notes = self.apply(&source, operator, Lasting::Indefinite)?;
         notes.extend(source.keep_as_last_valid());
         if cause != Cause::Watch {
             // The operator has said which one it is to be.
@@ -230,7 +231,7 @@ impl Agent {
     }
 
     /// Puts a config in force in place of the one that is.
-    fn apply(&self, source: &Source, operator: Option<IpAddr>) -> Result<Vec<String>, ReloadError> {
+    fn apply(&self, source: &Source, operator: Option<IpAddr>, lasting: Lasting) -> Result<Vec<String>, ReloadError> {
         let config = &source.config;
         let (before, operators) = {
             let mut live = self.changing().live();
@@ -244,7 +245,7 @@ impl Agent {
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let (engine, moves) = self.requests().engine().after(&effective)?;
         // The last that can fail.
-        let mut notes = self.replace_packets(&effective, plan, &interfaces).map_err(ReloadError::Packets)?;
+        let mut notes = self.replace_packets(&effective, plan, &interfaces, lasting).map_err(ReloadError::Packets)?;
         self.requests().replace(engine, moves);
         self.groups().replace(&effective);
         notes.extend(self.replace_cluster(&before, config));
@@ -291,6 +292,7 @@ impl Agent {
             Ok(notes) => (notes, Vec::new(), false),
             Err(error) => (Vec::new(), error.lines(), error.is_of_the_config()),
         };
+        memory::trim();
         let file = file.map(|file| file.display().to_string());
         let what = file.clone().unwrap_or_else(|| "the built-in limits".to_owned());
         let milliseconds = began.elapsed().as_millis() as u64;

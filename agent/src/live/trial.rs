@@ -11,6 +11,7 @@ use super::{Cause, Confirmed, Record, ReloadError, Reloaded, RollbackStatus, Sou
 use crate::applications::Agent;
 use crate::config::{self, ConfigError};
 use crate::events::{Event, What};
+use crate::memory::Lasting;
 
 /// The shortest and the longest trial.
 pub const TRIALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
@@ -124,7 +125,7 @@ impl Agent {
         let record = Record { tried: tried.text.clone(), before: before.text.clone() };
         let earlier = Record::read(&before.config.agent).ok().flatten();
         record.write(&before.config.agent)?;
-        match self.apply(&tried, operator) {
+        match self.apply(&tried, operator, Lasting::Trial) {
             Ok(notes) => {
                 let trial = Trial { file: file.to_owned(), ends: Instant::now() + time, before, failing: None };
                 self.changing().live().trial = Some(trial);
@@ -184,7 +185,7 @@ impl Agent {
         };
         let Some((before, tried)) = due else { return };
         let began = Instant::now();
-        let result = self.apply(&before, None).map(|mut notes| {
+        let result = self.apply(&before, None, Lasting::Indefinite).map(|mut notes| {
             if let Some(own) = self.file()
                 && is_same_file(&tried, own)
             {

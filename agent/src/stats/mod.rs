@@ -50,6 +50,9 @@ pub struct Status {
     /// Who is never throttled so that nobody is locked out.
     #[serde(default)]
     pub protected: Vec<crate::protect::Protected>,
+    /// What the policy on packets takes, and what is left; `null` where there is none.
+    #[serde(default)]
+    pub memory: Option<crate::memory::MemoryStatus>,
     /// What an operator should know.
     pub notes: Vec<String>,
     /// The shares of limits that many hosts keep together, if there are any.

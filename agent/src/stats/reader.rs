@@ -5,6 +5,7 @@ mod live;
 
 pub use live::Live;
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use common::ban::Ban;
@@ -26,16 +27,26 @@ use crate::datapath::{Datapath, LoadError, SlotView, Sources};
 
 /// A policy in force, with all that is needed to read it back.
 pub struct Reader<'a> {
-    /// As the operator wrote it.
-    pub config: &'a Config,
-    /// What holds packets that come in.
-    pub ingress: &'a Datapath,
-    /// What holds packets that go out, if some limit is on them.
-    pub egress: Option<&'a Datapath>,
-    /// What is banned.
-    pub bans: &'a BanList,
-    /// What earlier policies of this agent counted.
-    pub counted: &'a Counted,
+    config: &'a Config,
+    ingress: &'a Datapath,
+    egress: Option<&'a Datapath>,
+    bans: &'a BanList,
+    counted: &'a Counted,
+    /// Mapped by the first that reads it.
+    table: OnceCell<Sources>,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads what `ingress` and `egress` enforce of a config; `counted` is what policies before them counted.
+    #[must_use]
+    pub const fn new(
+        config: &'a Config,
+        (ingress, egress): (&'a Datapath, Option<&'a Datapath>),
+        bans: &'a BanList,
+        counted: &'a Counted,
+    ) -> Self {
+        Self { config, ingress, egress, bans, counted, table: OnceCell::new() }
+    }
 }
 
 impl Reader<'_> {
@@ -57,8 +68,12 @@ impl Reader<'_> {
     }
 
     /// The table of sources, which both directions share.
-    fn sources(&self) -> &Sources {
-        self.ingress.sources()
+    fn sources(&self) -> Result<&Sources, LoadError> {
+        if let Some(table) = self.table.get() {
+            return Ok(table);
+        }
+        let table = self.ingress.sources()?;
+        Ok(self.table.get_or_init(|| table))
     }
 
     /// The groups of keys, of both directions.
@@ -103,10 +118,10 @@ impl Reader<'_> {
             essential_throttled: refused(Bypass::EssentialThrottled),
             not_ip_throttled: refused(Bypass::NotIpThrottled),
         };
-        let tracked = self.sources().tracked(self.now().1, self.groups().len()).iter().sum();
+        let tracked = self.sources()?.tracked(self.now().1, self.groups().len()).iter().sum();
         let sources = SourcesStatus {
             tracked,
-            capacity: u64::from(self.config.agent.max_sources),
+            capacity: u64::from(self.ingress.image().max_sources),
             evicted: table.evicted,
             full_passed: table.full_passed,
             full_throttled: table.full_throttled,
@@ -124,7 +139,7 @@ impl Reader<'_> {
     pub fn limits(&self) -> Result<Vec<LimitStatus>, LoadError> {
         let ingress = self.ingress.counters()?;
         let egress = self.egress.map(Datapath::counters).transpose()?.unwrap_or_default();
-        let keys = self.keys();
+        let keys = self.keys()?;
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
             let counters = if limit.direction == Direction::Egress { &egress } else { &ingress };
             let before = self.counted.limits.get(&limit.name).copied().unwrap_or_default();
@@ -143,10 +158,10 @@ impl Reader<'_> {
     }
 
     /// For each limit, the keys whose state has not decayed.
-    fn keys(&self) -> Vec<u64> {
+    fn keys(&self) -> Result<Vec<u64>, LoadError> {
         let (_, now) = self.now();
         let mut keys = vec![0; self.config.limits.len()];
-        for view in self.sources().iter() {
+        for view in self.sources()?.iter() {
             let Some(group) = self.groups().get(view.group as usize) else { continue };
             let mut last = None;
             for (limit, rule) in &group.states {
@@ -157,7 +172,7 @@ impl Reader<'_> {
                 }
             }
         }
-        keys
+        Ok(keys)
     }
 
     /// The most throttled and the busiest of those the kernel remembers, most throttled first.
@@ -166,6 +181,7 @@ impl Reader<'_> {
     ///
     /// When a map cannot be read.
     pub fn top(&self) -> Result<Vec<TopRow>, LoadError> {
+        let sources = self.sources()?;
         let mut rows: Vec<TopRow> = self
             .ingress
             .sightings()?
@@ -173,7 +189,7 @@ impl Reader<'_> {
             .filter_map(|(key, sighted)| {
                 let group = self.groups().get(key.group as usize)?;
                 let limit = self.limit_of(&key, &sighted).or_else(|| group.states.first().map(|(limit, _)| *limit))?;
-                let (passed_packets, throttled_packets) = self.counted(&key, &sighted);
+                let (passed_packets, throttled_packets) = counted(sources, &key, &sighted);
                 Some(TopRow {
                     source: self.describe(&key, &group.key),
                     limit: self.config.limits.get(limit)?.name.clone(),
@@ -186,13 +202,6 @@ impl Reader<'_> {
             (b.throttled_packets, b.passed_packets, &a.source).cmp(&(a.throttled_packets, a.passed_packets, &b.source))
         });
         Ok(rows)
-    }
-
-    /// Whole steps of 64 as the kernel remembers them, and the rest from the slot.
-    fn counted(&self, key: &Key, sighted: &Sighted) -> (u64, u64) {
-        let slot = self.sources().find(key);
-        let rest = |of: fn(&SlotView) -> u8| slot.as_ref().map_or(0, |slot| u64::from(of(slot)));
-        (sighted.passed + rest(|slot| slot.passed), sighted.refused + rest(|slot| slot.refused))
     }
 
     /// The limit that refused a key last.
@@ -238,25 +247,26 @@ impl Reader<'_> {
         let is_ipv4 = u32::from(address.is_ipv4());
         let subject = Subject { hi, lo, is_ipv4, class: entry.class(), ..Subject::default() };
         let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
+        let sources = self.sources()?;
         let mut last: Option<(u64, usize)> = None;
         let mut limits = Vec::new();
         for (nth, limit) in self.config.limits.iter().enumerate() {
             let rules = self.rules_of(nth, limit, entry.grade());
             let Some(first) = rules.first().filter(|_| !is_free && limit.key.is_of_one_address()) else { continue };
             let key = first.key_of(&subject);
-            let slot = self.sources().find(&key);
+            let slot = sources.find(&key);
             let sighted = self.ingress.sighting(&key)?.unwrap_or_default();
             if let Some(refused_by) = self.limit_of(&key, &sighted) {
                 last = last.max(Some((sighted.refused_at, refused_by)));
             }
-            let (passed_packets, counted) = self.counted(&key, &sighted);
+            let (passed_packets, refused) = counted(sources, &key, &sighted);
             // A slot counts the refusals of all its limits; they are told of under the one that refused last.
             let throttled_packets =
-                if self.limit_of(&key, &sighted).is_none_or(|limit| limit == nth) { counted } else { 0 };
+                if self.limit_of(&key, &sighted).is_none_or(|limit| limit == nth) { refused } else { 0 };
             let mut remaining = u64::MAX;
             let mut wait = 0;
             for rule in &rules {
-                let (left, ticks) = self.allowance(rule, slot.as_ref(), now);
+                let (left, ticks) = allowance(sources, rule, slot.as_ref(), now);
                 remaining = remaining.min(left);
                 wait = wait.max(self.ingress.settings().scale.nanoseconds(ticks));
             }
@@ -289,9 +299,12 @@ impl Reader<'_> {
     }
 
     /// Forgets every state of an address; how many there were.
-    #[must_use]
-    pub fn reset(&self, address: IpAddr) -> u64 {
-        let (_, now) = self.now();
+    ///
+    /// # Errors
+    ///
+    /// When the table cannot be mapped.
+    pub fn reset(&self, address: IpAddr) -> Result<u64, LoadError> {
+        let ((_, now), sources) = (self.now(), self.sources()?);
         let octets = mapped(address);
         let Address { hi, lo } = Address::from_ipv6(octets);
         let whole = Subject { hi, lo, is_ipv4: u32::from(address.is_ipv4()), ..Subject::default() };
@@ -305,25 +318,28 @@ impl Reader<'_> {
             let rules: Vec<Rule> = group.rules().copied().collect();
             for local_port in ports {
                 let key = group.key.key_of(&Subject { local_port, ..whole });
-                forgotten += u64::from(self.sources().reset(&key, &rules, now));
+                forgotten += u64::from(sources.reset(&key, &rules, now));
             }
         }
-        forgotten
+        Ok(forgotten)
     }
 
     /// Forgets the states of all keys under one limit; how many there were, `None` if there is no such limit.
-    #[must_use]
-    pub fn reset_limit(&self, name: &str) -> Option<u64> {
-        let limit = self.config.limits.iter().position(|limit| limit.name == name)?;
+    ///
+    /// # Errors
+    ///
+    /// When the table cannot be mapped.
+    pub fn reset_limit(&self, name: &str) -> Result<Option<u64>, LoadError> {
+        let Some(limit) = self.config.limits.iter().position(|limit| limit.name == name) else { return Ok(None) };
         let (_, now) = self.now();
         let mut forgotten = 0;
         for (number, group) in (0u32..).zip(self.groups()) {
             let rules: Vec<Rule> = group.states.iter().filter(|(of, _)| *of == limit).map(|(_, rule)| *rule).collect();
             if !rules.is_empty() {
-                forgotten += self.sources().reset_all(number, &rules, now);
+                forgotten += self.sources()?.reset_all(number, &rules, now);
             }
         }
-        Some(forgotten)
+        Ok(Some(forgotten))
     }
 
     /// The rules of a limit that have the last word, for a class's multiplier; each state once.
@@ -341,26 +357,33 @@ impl Reader<'_> {
         }
         rules
     }
+}
 
-    /// (units that would pass, ticks until one does) of one rule.
-    fn allowance(&self, rule: &Rule, slot: Option<&SlotView>, now: Ticks) -> (u64, Ticks) {
-        let Some(slot) = slot else { return (rule.most, 0) };
-        let state = slot.words[usize::from(rule.position)];
-        if rule.is(Algorithm::FixedWindow) {
-            let limiter = rule.fixed_window();
-            (limiter.remaining(state, now), limiter.wait(state, now, 1).unwrap_or(0))
-        } else if rule.is(Algorithm::SlidingWindow) {
-            let limiter = rule.sliding_window();
-            let odd = slot.words[usize::from(rule.position) + 1];
-            (limiter.remaining(state, odd, now), limiter.wait(state, odd, now, 1).unwrap_or(0))
-        } else if rule.is(Algorithm::SlidingLog) {
-            let log = rule.sliding_log();
-            let ring = self.sources().log(slot.number, rule);
-            (log.remaining(ring.iter().copied(), now), log.wait(ring.iter().copied(), now))
-        } else {
-            let bucket = rule.token_bucket();
-            (bucket.remaining(state, now), bucket.wait(state, now, 1).unwrap_or(0))
-        }
+/// Whole steps of 64 as the kernel remembers them, and the rest from the slot: (passed, refused).
+fn counted(sources: &Sources, key: &Key, sighted: &Sighted) -> (u64, u64) {
+    let slot = sources.find(key);
+    let rest = |of: fn(&SlotView) -> u8| slot.as_ref().map_or(0, |slot| u64::from(of(slot)));
+    (sighted.passed + rest(|slot| slot.passed), sighted.refused + rest(|slot| slot.refused))
+}
+
+/// (units that would pass, ticks until one does) of one rule.
+fn allowance(sources: &Sources, rule: &Rule, slot: Option<&SlotView>, now: Ticks) -> (u64, Ticks) {
+    let Some(slot) = slot else { return (rule.most, 0) };
+    let state = slot.words[usize::from(rule.position)];
+    if rule.is(Algorithm::FixedWindow) {
+        let limiter = rule.fixed_window();
+        (limiter.remaining(state, now), limiter.wait(state, now, 1).unwrap_or(0))
+    } else if rule.is(Algorithm::SlidingWindow) {
+        let limiter = rule.sliding_window();
+        let odd = slot.words[usize::from(rule.position) + 1];
+        (limiter.remaining(state, odd, now), limiter.wait(state, odd, now, 1).unwrap_or(0))
+    } else if rule.is(Algorithm::SlidingLog) {
+        let log = rule.sliding_log();
+        let ring = sources.log(slot.number, rule);
+        (log.remaining(ring.iter().copied(), now), log.wait(ring.iter().copied(), now))
+    } else {
+        let bucket = rule.token_bucket();
+        (bucket.remaining(state, now), bucket.wait(state, now, 1).unwrap_or(0))
     }
 }
 

@@ -8,6 +8,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
 use super::app::{App, Motion, Typing};
 use crate::groups::GroupStatus;
+use crate::memory::bytes;
 use crate::stats::{LimitStatus, Sort, SourceLoad, View};
 
 /// Whether there is colour.
@@ -242,17 +243,6 @@ fn compact(value: f64) -> String {
         value if value < 999_950_000.0 => format!("{:.1}M", value / 1e6),
         value => format!("{:.1}G", value / 1e9),
     }
-}
-
-fn bytes(value: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = value as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{value:.0} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 /// A share as a bar and a number; more than all of it where classes are allowed more.

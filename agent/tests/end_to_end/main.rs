@@ -17,6 +17,7 @@ mod interfaces;
 mod keys;
 mod life;
 mod limits;
+mod memory;
 mod metrics;
 mod neighbours;
 mod operations;
@@ -81,6 +82,7 @@ fn main() {
         reboot::TESTS,
         metrics::TESTS,
         operations::TESTS,
+        memory::TESTS,
     ];
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
@@ -96,6 +98,14 @@ fn main() {
     }
     if let (None, Some(reason)) = (obstacle, redis::obstacle()) {
         eprintln!("skipped: limits of many hosts: {reason}");
+    }
+    let has_memory_groups = memory::has_groups();
+    if !has_memory_groups {
+        eprintln!("skipped: what takes a cgroup with a limit on memory, which this machine does not have");
+    }
+    let tells_usage = memory::kernel_tells_usage();
+    if !tells_usage {
+        eprintln!("skipped: what kernels before Linux 6.4 do not tell, how much memory a map takes");
     }
     let has_systemd = operations::has_systemd();
     if !has_systemd {
@@ -118,6 +128,8 @@ fn main() {
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
         .chain(stacked::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
+        .chain(memory::WITH_GROUPS.iter().map(|test| (test, !is_too_old && has_memory_groups)))
+        .chain(memory::WITH_USAGE.iter().map(|test| (test, tells_usage)))
         .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {

@@ -13,6 +13,7 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
 use crate::foreign::{Foreign, Place};
+use crate::memory::MemoryGroup;
 use crate::wire::Receiver;
 
 /// The interface the agent holds.
@@ -374,6 +375,19 @@ impl Network {
         self.wait_for_agent(Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() })
     }
 
+    /// Starts an agent in a cgroup, without waiting for it.
+    pub fn spawn_in_group(&self, group: &MemoryGroup, config: &Path) -> Agent<'_> {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group.file("cgroup.procs"));
+        command.arg(agent().unwrap()).arg("--config").arg(config).stderr(Stdio::piped());
+        Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() }
+    }
+
+    /// The same, and waits until it enforces.
+    pub fn start_in_group(&self, group: &MemoryGroup, config: &Path) -> Agent<'_> {
+        self.wait_for_agent(self.spawn_in_group(group, config))
+    }
+
     /// Starts an agent with a config as it is, and waits until it enforces.
     pub fn start_file(&self, config: &Path, environment: &[(&str, &str)]) -> Agent<'_> {
         self.wait_for_agent(self.spawn_agent(config, environment))
@@ -553,6 +567,11 @@ impl Agent<'_> {
         Duration::from_millis(ticks * 10)
     }
 
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
@@ -579,12 +598,17 @@ impl Agent<'_> {
         of_limit.unwrap_or_else(|| panic!("{shown} has no limit {limit}"))["remaining"].as_u64().unwrap()
     }
 
-    /// Ends it with a signal; what it said, and its exit status.
-    pub fn stop(mut self, signal: nix::sys::signal::Signal) -> (String, std::process::ExitStatus) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    /// Waits until it ends by itself; what it said, and its exit status.
+    pub fn end(mut self) -> (String, std::process::ExitStatus) {
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         (said, self.child.wait().unwrap())
+    }
+
+    /// Ends it with a signal; what it said, and its exit status.
+    pub fn stop(self, signal: nix::sys::signal::Signal) -> (String, std::process::ExitStatus) {
+        self.signal(signal);
+        self.end()
     }
 }
 

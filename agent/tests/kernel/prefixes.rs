@@ -148,9 +148,10 @@ fn frame(address: u128, sequence: &mut Sequence) -> Vec<u8> {
 
 /// What is counted of each class, of the unlimited one and of what is never limited.
 fn counted(datapath: &Datapath, image: &Image) -> Vec<u64> {
+    let sources = datapath.sources().unwrap();
     let of_class = |class| {
         let key = Key { hi: 0, lo: 0, extra: class, group: u32::from(image.rules[0].group) };
-        datapath.sources().find(&key).map_or(0, |slot| u64::from(slot.passed) + u64::from(slot.refused))
+        sources.find(&key).map_or(0, |slot| u64::from(slot.passed) + u64::from(slot.refused))
     };
     let rows = datapath.counters().unwrap();
     let bypassed = [Bypass::Unlimited, Bypass::NeverLimit].map(|bypass| rows[bypass as usize].passed.packets);

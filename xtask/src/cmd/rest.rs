@@ -29,7 +29,7 @@ pub const SECONDS: u64 = 20;
 /// Sources that the table has room for.
 pub const SOURCES: u32 = 100_000;
 /// What the agent may have in memory, in bytes.
-const MOST_RESIDENT: u64 = 40 << 20;
+const MOST_RESIDENT: u64 = 30 << 20;
 /// The share of one CPU that it may use.
 const MOST_CPU: f64 = 0.005;
 /// How long the agent may take to be in force.

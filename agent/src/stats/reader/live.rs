@@ -9,7 +9,7 @@ use common::key::Key;
 use common::packet::Address;
 use common::rule::KeyKind;
 
-use super::Reader;
+use super::{Reader, counted};
 use crate::compile::PrefixKey;
 use crate::datapath::LoadError;
 use crate::stats::{MOST_SOURCES, Sort, SourceLoad, TopRow, View, ViewQuery};
@@ -69,11 +69,11 @@ impl Live {
     ) -> Result<View, LoadError> {
         self.forget_if_unwatched();
         let sightings = reader.datapaths().next().map(|datapath| datapath.sightings()).transpose()?.unwrap_or_default();
-        let remembered = sightings.len() as u64;
+        let (remembered, table) = (sightings.len() as u64, reader.sources()?);
         let mut candidates: Vec<Candidate> = sightings
             .into_iter()
             .map(|(key, sighted)| {
-                let (passed, refused) = reader.counted(&key, &sighted);
+                let (passed, refused) = counted(table, &key, &sighted);
                 let counts = Counts { passed, refused: refused + sighted.would_refuse };
                 Candidate { key, sighted, counts, rates: Rates::default() }
             })

@@ -1,6 +1,7 @@
 //! The agent as the control socket sees it: what holds packets, if anything does, what answers applications, and what
 //! keeps groups of processes.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -11,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::cluster;
+use crate::cluster::{self, Past};
 use crate::compile::{Layout, Plan, PrefixKey};
 use crate::config::policy::Config;
 use crate::config::prefix;
@@ -23,7 +24,7 @@ use crate::groups::Keeper;
 use crate::live::{Cause, Changing, Live};
 use crate::memory::Lasting;
 use crate::service;
-use crate::state::{Keeping, Saved};
+use crate::state::{Keeping, Saved, StateDirectory};
 use crate::stats::{LimitStatus, Status, View, ViewQuery, monotonic_nanoseconds};
 
 /// Bans that wait to be carried out.
@@ -102,9 +103,14 @@ pub enum StartError {
 /// # Errors
 ///
 /// When it cannot listen where the config says.
-pub fn start(config: &Config) -> Result<(decide::Service, Orders), StartError> {
+pub fn start(
+    config: &Config,
+    shares: &HashMap<String, cluster::InForce>,
+) -> Result<(decide::Service, Orders), StartError> {
     let (queue, orders) = bans();
     let engine = Engine::new(config, Arc::new(queue))?;
+    // Before the first question: it would be held to the whole of the limit, on every host.
+    engine.set_shares(shares);
     Ok((decide::Service::start(&config.decide, engine, monotonic_nanoseconds)?, orders))
 }
 
@@ -177,31 +183,30 @@ impl Agent {
         &self.events
     }
 
-    /// Keeps the limits of another config together with other hosts: as before where nothing of that is changed, or by
-    /// asking for shares anew. Returns what an operator should know.
-    pub(crate) fn replace_cluster(&self, before: &Config, config: &Config) -> Option<String> {
-        let on_packets = |config: &Config| -> Vec<_> {
-            let shared = config.limits.iter().filter(|limit| limit.cluster);
-            shared.map(|limit| (limit.name.clone(), limit.rate, limit.burst, limit.tiers.clone())).collect()
-        };
-        let on_requests = |config: &Config| -> Vec<_> {
-            let shared = config.decide.limits.iter().filter(|limit| limit.cluster);
-            shared.map(|limit| (limit.name.clone(), limit.rate, limit.burst, limit.tiers.clone())).collect()
-        };
-        let all = |config: &Config| (on_packets(config), on_requests(config), config.agent.on_exit);
-        if before.cluster == config.cluster && all(before) == all(config) {
-            return None;
+    /// This host's share of each limit of a config that many hosts keep together, before it is put in force.
+    pub(crate) fn shares(&self, config: &Config) -> HashMap<String, cluster::InForce> {
+        match self.cluster.load_full() {
+            Some(cluster) => cluster.shares(config),
+            None => cluster::first_shares(config, &Past::read(&StateDirectory::at(&config.agent.state_dir))),
         }
-        self.stop_cluster();
+    }
+
+    /// Keeps the limits of another config together with other hosts. Leases of limits that were kept before stay valid.
+    /// Returns what an operator should know.
+    pub(crate) fn replace_cluster(&self, config: &Config) -> Option<String> {
         let shared = cluster::shared(config, &self.packets, &self.requests.current());
-        match cluster::Keeper::start(config, shared) {
-            Ok(keeper) => {
-                let note = keeper.is_some().then(|| "the store is asked for this host's shares anew".to_owned());
-                self.cluster.store(keeper.map(Arc::new));
-                note
+        match self.cluster.load_full() {
+            Some(_) if shared.is_empty() => self.stop_cluster(),
+            Some(cluster) => cluster.replace(config, shared),
+            None => {
+                let past = Past::read(&StateDirectory::at(&config.agent.state_dir));
+                match cluster::Keeper::start(config, shared, &past, Arc::clone(&self.events)) {
+                    Ok(keeper) => self.cluster.store(keeper.map(Arc::new)),
+                    Err(error) => return Some(format!("limits are not kept together with other hosts: {error}")),
+                }
             }
-            Err(error) => Some(format!("limits are not kept together with other hosts: {error}")),
         }
+        None
     }
 
     /// Refuses the requests that wait in line: the agent ends.
@@ -229,14 +234,16 @@ impl Agent {
         interfaces: &[String],
         lasting: Lasting,
     ) -> Result<Vec<String>, String> {
+        let shares = self.shares(config);
         match (self.packets.load_full(), holds_packets(config)) {
             (Some(packets), true) => {
+                packets.expect_shares(&shares);
                 packets.replace(config.clone(), plan, interfaces, lasting).map_err(|error| error.to_string())
             }
             (None, true) => {
                 let pins = PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
                 let file = self.file.as_ref().map(|file| file.display().to_string());
-                let packets = service::Service::start(config.clone(), file, plan, pins, interfaces, None)
+                let packets = service::Service::start(config.clone(), file, plan, pins, interfaces, None, shares)
                     .map_err(|error| error.to_string())?;
                 let notes = packets.notes();
                 self.packets.store(Some(Arc::new(packets)));
@@ -290,7 +297,10 @@ impl Agent {
         status.trial = live.trial();
         status.protected = live.protected();
         drop(live);
-        status.cluster = self.cluster.load_full().map(|cluster| cluster.status());
+        if let Some(cluster) = self.cluster.load_full() {
+            status.notes.extend(cluster.notes());
+            status.cluster = Some(cluster.status());
+        }
         Ok(status)
     }
 

@@ -74,7 +74,8 @@ struct InForce {
 }
 
 impl Service {
-    /// Puts a policy in force on these interfaces, with what an earlier boot left.
+    /// Puts a policy in force on these interfaces, with what an earlier boot left, and each limit that many hosts keep
+    /// together at this host's share of it.
     ///
     /// # Errors
     ///
@@ -86,9 +87,10 @@ impl Service {
         pins: PinDirectory,
         interfaces: &[String],
         restore: Option<&Restore>,
+        shares: HashMap<String, cluster::InForce>,
     ) -> Result<Self, AttachError> {
         let lock = pins.lock()?;
-        let in_force = InForce::put(config, plan, &pins, interfaces, restore)?;
+        let in_force = InForce::put(config, plan, &pins, interfaces, restore, shares)?;
         Ok(Self {
             file,
             started: Instant::now(),
@@ -231,6 +233,16 @@ impl Service {
         in_force.shares.insert(name.to_owned(), share);
     }
 
+    /// Has the next policy begin with these shares of limits that the one in force does not share; those that it shares go
+    /// on as they are.
+    pub fn expect_shares(&self, shares: &HashMap<String, cluster::InForce>) {
+        let mut in_force = self.lock();
+        in_force.shares.retain(|name, _| shares.contains_key(name));
+        for (name, share) in shares {
+            in_force.shares.entry(name.clone()).or_insert(*share);
+        }
+    }
+
     /// The rings that the programs in force tell their events through.
     #[must_use]
     pub fn event_rings(&self) -> Vec<Arc<EventRing>> {
@@ -296,6 +308,7 @@ impl InForce {
         pins: &PinDirectory,
         interfaces: &[String],
         restore: Option<&Restore>,
+        shares: HashMap<String, cluster::InForce>,
     ) -> Result<Self, AttachError> {
         let mut change = Change::load(&config, plan, pins, interfaces, restore, Lasting::Indefinite)?;
         // What an agent of this boot has taken up already, one that was killed as it started, is in effect.
@@ -313,6 +326,7 @@ impl InForce {
             }
             let runtime = Runtime { bans: bans.len() as u32, ..Runtime::default() };
             change.ingress.set_runtime(runtime)?;
+            set_shares(change, &config, &shares);
             Ok((change.put_in_force(&config, pins, interfaces)?, bans, runtime))
         };
         let (mut notes, bans, runtime) = match put(&mut change) {
@@ -338,7 +352,7 @@ impl InForce {
             room: RoomDecision::default(),
             counted,
             generation,
-            shares: HashMap::new(),
+            shares,
         })
     }
 
@@ -353,13 +367,8 @@ impl InForce {
         let put = |change: &mut Change| {
             for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
                 datapath.set_runtime(self.runtime)?;
-                // Before the first packet: it would be held to the whole of the limit, on every host.
-                for (nth, limit) in config.limits.iter().enumerate() {
-                    if let Some(share) = self.shares.get(&limit.name).filter(|_| limit.cluster) {
-                        datapath.set_share(nth, share.share, share.is_open);
-                    }
-                }
             }
+            set_shares(change, &config, &self.shares);
             change.put_in_force(&config, pins, interfaces)
         };
         let notes = match put(&mut change) {
@@ -622,6 +631,18 @@ fn fold(pins: &PinDirectory, generation: &Generation, notes: &mut Vec<String>) -
         Err(error) => {
             notes.push(format!("counters of earlier policies could not be added up: {error}"));
             None
+        }
+    }
+}
+
+/// Has a policy begin with these shares of limits that many hosts keep together. Before the first packet: it would be held
+/// to the whole of the limit, on every host.
+fn set_shares(change: &mut Change, config: &Config, shares: &HashMap<String, cluster::InForce>) {
+    for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
+        for (nth, limit) in config.limits.iter().enumerate() {
+            if let Some(share) = shares.get(&limit.name).filter(|_| limit.cluster) {
+                datapath.set_share(nth, share.share, share.is_open);
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::part::Definition;
 use super::{Holder, InForce, Shared, Usage};
 use crate::applications::Packets;
 use crate::config::policy::{Config, OnExit};
@@ -60,12 +61,12 @@ pub fn shared(config: &Config, packets: &Packets, engine: &Arc<Current>) -> Vec<
         if packets.load().is_some() {
             let (name, packets) = (limit.name.clone(), Arc::clone(packets));
             let holder = OfPackets { name, packets, on_exit: config.agent.on_exit };
-            shared.push(Shared::packets(limit, Box::new(holder)));
+            shared.push(Shared { definition: Definition::packets(limit), holder: Box::new(holder) });
         }
     }
     for limit in config.decide.limits.iter().filter(|limit| limit.cluster) {
         let holder = OfRequests { name: limit.name.clone(), engine: Arc::clone(engine) };
-        shared.push(Shared::requests(limit, Box::new(holder)));
+        shared.push(Shared { definition: Definition::requests(limit), holder: Box::new(holder) });
     }
     shared
 }

@@ -5,13 +5,15 @@
 --
 -- KEYS[1]  the ledger, a hash: '#...' what is known of all, 'n:<host>' one host as "held demand sequence share"
 -- KEYS[2]  when each host's lease runs out, a sorted set, in milliseconds of the ledger's clock
--- ARGV     host, sequence, applied, demand, units, lease (ms), epoch, 1 if it leaves
--- Returns  share, hosts, epoch, 1 while nobody may grow, held, demand, target, the store's clock (microseconds);
+-- ARGV     host, sequence, applied, demand, units, lease (ms), epoch, 1 if it leaves, the host that it replaces or '';
+--          of the grant that it applies, or 0: sequence, the ledger's clock (ms), how long ago it was asked for (ms)
+-- Returns  share, hosts, epoch, 1 while nobody may grow, held, demand, target, the ledger's clock (ms);
 --          or the sequence alone if a later request was there before
 local WHOLE, IDLE, FORGOTTEN = 1000000000, 10000000, 100
 local ledger, expiries = KEYS[1], KEYS[2]
 local host, sequence, applied, wanted = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local units, lease, known, leaves = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8] == '1'
+local former, acknowledged, granted, elapsed = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 
 local time = redis.call('TIME')
 local micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -45,10 +47,17 @@ else
     quiet = now + lease
   end
   if known ~= 0 and known ~= epoch then quiet = now + lease end
+  -- A grant that the store has lost: a replica that lagged took over. Or a clock that was set forward, by so much that
+  -- leases which last still may have ended here.
+  if acknowledged ~= 0 and (own_sequence < acknowledged or 2 * (now - granted - elapsed) > lease) then
+    quiet = now + lease
+  end
 end
 
 -- The leases that ran out: what they held is free.
 local ended = redis.call('ZRANGEBYSCORE', expiries, '-inf', whole(now), 'LIMIT', 0, FORGOTTEN)
+-- The host that this one replaces has ended, and so has its lease.
+if former ~= '' then ended[#ended + 1] = former end
 for _, name in ipairs(ended) do
   local its_share, its_demand = entry_of(name)
   held = held - its_share
@@ -99,4 +108,4 @@ redis.call('HSET', ledger, '#epoch', whole(epoch), '#clock', whole(now), '#offse
 local keep = math.max(60000, 60 * lease)
 redis.call('PEXPIRE', ledger, keep)
 redis.call('PEXPIRE', expiries, keep)
-return { share, redis.call('ZCARD', expiries), epoch, now < quiet and 1 or 0, held, demand, target, micros }
+return { share, redis.call('ZCARD', expiries), epoch, now < quiet and 1 or 0, held, demand, target, now }

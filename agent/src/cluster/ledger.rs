@@ -10,11 +10,11 @@
 //! Three errors that the paper names are met so:
 //!
 //! - *Stale demand.* A share that moves is idle from when one host gives it up until the next one asks. A host that
-//!   gives up, or waits for what others give up, asks again soon (`node.rs`), and small moves are not made.
+//!   gives up, or waits for what others give up, asks again soon (`member.rs`), and small moves are not made.
 //! - *Hosts below their share.* Proportion to demand alone starves who begins. What is spare is split, half of it in
 //!   proportion, half evenly; a hundredth is always split evenly.
 //! - *Senders that slow down.* Flows that adapt demand less where they are held back, and would get less for it. A host
-//!   that refuses says it wants a tenth more than it has, at the least (`node.rs`).
+//!   that refuses says it wants a tenth more than it has, at the least (`member.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +26,9 @@ const IDLE: u64 = Share::PARTS / 100;
 const FORGOTTEN: usize = 100;
 /// The largest demand that is told of, in billionths of the limit: sums of 2,000 hosts stay exact.
 pub const LARGEST_DEMAND: u64 = 4_000 * Share::PARTS;
+
+/// An epoch that no ledger has: of a host that may not be asking the server that it asked before.
+pub const ANOTHER_EPOCH: u64 = 1;
 
 /// What a host says when it asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,22 @@ pub struct Report {
     pub epoch: u64,
     /// It gives back all it has, and goes.
     pub leaves: bool,
+    /// An earlier run of this host's agent, which has ended: its lease ends now.
+    pub replaces: Option<String>,
+    /// The grant that is applied, if that is still good.
+    pub grant: Option<Acknowledged>,
+}
+
+/// A grant as the host that applies it remembers it. The ledger compares it with what it knows, to find out that the
+/// store has lost writes or that its clock was set forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The sequence of the request that was granted.
+    pub sequence: u64,
+    /// When, by the ledger's clock, in milliseconds.
+    pub at: u64,
+    /// How long ago it was asked for, by the host's clock, in milliseconds.
+    pub elapsed: u64,
 }
 
 /// What the ledger answers.
@@ -65,6 +84,8 @@ pub struct Grant {
     pub demand: u64,
     /// The share that the host will have once others have given up what is above theirs.
     pub target: u64,
+    /// When, by the ledger's clock, in milliseconds.
+    pub at: u64,
 }
 
 /// One host in the ledger.
@@ -98,10 +119,8 @@ impl Ledger {
         }
         let now = self.advance(micros, report);
         self.forget(now);
-        if let Some(own) = self.hosts.remove(&report.host) {
-            self.ends.remove(&(own.ends, report.host.clone()));
-            self.held -= own.held;
-            self.demand -= own.demand;
+        for host in report.replaces.iter().chain([&report.host]) {
+            self.remove(host);
         }
         let (share, target) = if report.leaves { (0, 0) } else { self.grant(now, report) };
         self.last = now;
@@ -113,7 +132,16 @@ impl Ledger {
             held: self.held,
             demand: self.demand,
             target,
+            at: now,
         })
+    }
+
+    fn remove(&mut self, host: &str) {
+        if let Some(entry) = self.hosts.remove(host) {
+            self.ends.remove(&(entry.ends, host.to_owned()));
+            self.held -= entry.held;
+            self.demand -= entry.demand;
+        }
     }
 
     /// The ledger's clock, which never goes back, and whether the ledger may be unaware of what hosts hold.
@@ -132,7 +160,11 @@ impl Ledger {
         } else if now - self.last > report.lease && !self.hosts.is_empty() {
             self.quiet = now + report.lease;
         }
-        if report.epoch != 0 && report.epoch != self.epoch {
+        let is_lost =
+            |grant: Acknowledged| self.hosts.get(&report.host).is_none_or(|own| own.sequence < grant.sequence);
+        let is_ahead = |grant: Acknowledged| 2 * now.saturating_sub(grant.at + grant.elapsed) > report.lease;
+        let is_another = report.epoch != 0 && report.epoch != self.epoch;
+        if is_another || report.grant.is_some_and(|grant| is_lost(grant) || is_ahead(grant)) {
             self.quiet = now + report.lease;
         }
         now
@@ -141,11 +173,7 @@ impl Ledger {
     fn forget(&mut self, now: u64) {
         for _ in 0..FORGOTTEN {
             let Some((_, host)) = self.ends.first().filter(|(ends, _)| *ends <= now).cloned() else { return };
-            self.ends.pop_first();
-            if let Some(entry) = self.hosts.remove(&host) {
-                self.held -= entry.held;
-                self.demand -= entry.demand;
-            }
+            self.remove(&host);
         }
     }
 
@@ -203,7 +231,18 @@ mod tests {
 
     fn report(host: &str, sequence: u64, applied: u64, demand: f64) -> Report {
         let demand = (demand * Share::PARTS as f64) as u64;
-        Report { host: host.to_owned(), sequence, applied, demand, units: 1_000, lease: 1_000, epoch: 0, leaves: false }
+        Report {
+            host: host.to_owned(),
+            sequence,
+            applied,
+            demand,
+            units: 1_000,
+            lease: 1_000,
+            epoch: 0,
+            leaves: false,
+            replaces: None,
+            grant: None,
+        }
     }
 
     const START: u64 = 1_700_000_000_000_000;
@@ -293,6 +332,75 @@ mod tests {
         for (share, expected) in shares.iter().zip([0.775, 0.075, 0.075, 0.075]) {
             assert!((*share as f64 / Share::PARTS as f64 - expected).abs() < 0.03, "{shares:?}");
         }
+    }
+
+    /// Two hosts that have asked a few times, evenly: the share of each, and the grant that it has.
+    fn pair(ledger: &mut Ledger) -> [Grant; 2] {
+        let mut shares = [0; 2];
+        let mut grants = [None; 2];
+        for sequence in 1..20 {
+            for (nth, host) in ["a", "b"].into_iter().enumerate() {
+                let at = START + sequence * 100_000 + nth as u64 * 1_000;
+                let grant = ledger.lease(at, &report(host, sequence, shares[nth], 2.0)).unwrap();
+                (shares[nth], grants[nth]) = (grant.share, Some(grant));
+            }
+        }
+        grants.map(Option::unwrap)
+    }
+
+    fn with_grant(host: &str, grant: &Grant, elapsed: u64) -> Report {
+        let acknowledged = Acknowledged { sequence: 19, at: grant.at, elapsed };
+        Report { epoch: grant.epoch, grant: Some(acknowledged), ..report(host, 20, grant.share, 2.0) }
+    }
+
+    #[test]
+    fn a_store_that_has_lost_grants_lets_nobody_grow_for_a_lease() {
+        let mut ledger = Ledger::default();
+        let [_, second] = pair(&mut ledger);
+        let lagging = ledger.clone();
+        // Without a loss it goes on.
+        let at = START + 2_000_000;
+        assert!(!ledger.clone().lease(at, &with_grant("b", &second, 99)).unwrap().is_quiet);
+        // The replica missed what was granted since: sequence 20 of both hosts.
+        for host in ["a", "b"] {
+            let mut behind = lagging.clone();
+            let report = with_grant(host, &second, 50);
+            let report = Report {
+                sequence: 22,
+                grant: report.grant.map(|grant| Acknowledged { sequence: 20, ..grant }),
+                ..report
+            };
+            let grant = behind.lease(at, &report).unwrap();
+            assert!(grant.is_quiet && grant.share <= report.applied, "{grant:?}");
+        }
+        // Nor where the host's entry is gone altogether.
+        let mut behind = lagging;
+        behind.remove("b");
+        assert!(behind.lease(at, &with_grant("b", &second, 50)).unwrap().is_quiet);
+    }
+
+    #[test]
+    fn a_clock_set_forward_by_most_of_a_lease_lets_nobody_grow_for_a_lease() {
+        let mut ledger = Ledger::default();
+        let [_, second] = pair(&mut ledger);
+        // 100 ms later by the host's clock; by the store's, `step` more.
+        for (step, is_quiet) in [(0, false), (400, false), (600, true), (990, true)] {
+            let mut ledger = ledger.clone();
+            let grant = ledger.lease(START + 2_001_000 + step * 1_000, &with_grant("b", &second, 100)).unwrap();
+            assert_eq!(grant.is_quiet, is_quiet, "{step} ms");
+            assert!(!is_quiet || grant.share <= second.share, "{step} ms: {grant:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_was_restarted_takes_its_own_lease_over() {
+        let mut ledger = Ledger::default();
+        let [first, _] = pair(&mut ledger);
+        // Killed, and back 50 ms later: with the share that it had, and no other host the worse for it.
+        let back = Report { replaces: Some("a".to_owned()), ..report("a2", 1, first.share, 2.0) };
+        let grant = ledger.lease(START + 2_000_000, &back).unwrap();
+        assert_eq!((grant.share, grant.hosts), (first.share, 2));
+        assert!(ledger.held() <= Share::PARTS);
     }
 
     #[test]

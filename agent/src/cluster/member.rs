@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::share::Share;
 
-use super::ledger::{Grant, LARGEST_DEMAND, Report};
+use super::ledger::{ANOTHER_EPOCH, Acknowledged, Grant, LARGEST_DEMAND, Report};
+use super::past::PastLimit;
 use crate::config::policy::WhenStoreIsDown;
 
 /// A share that shrinks by more than an eighth, and more than this, is told of at once, so that others get it.
@@ -93,7 +94,13 @@ pub struct Member {
     next: u64,
     early: u32,
     sequence: u64,
+    /// The last grant, and when it was asked for by this host's clock.
+    granted: Option<(Acknowledged, u64)>,
+    /// An earlier run of the agent, until the ledger has taken note of its end.
+    replaces: Option<String>,
     epoch: u64,
+    /// Whether another server may be asked from now on than the one that granted the share.
+    has_moved: bool,
     hosts: u64,
     is_quiet: bool,
     /// Demand in units a second, averaged.
@@ -116,7 +123,10 @@ impl Member {
             next: now,
             early: 0,
             sequence: 0,
+            granted: None,
+            replaces: None,
             epoch: 0,
+            has_moved: false,
             hosts: 1,
             is_quiet: false,
             demand: 0.0,
@@ -126,6 +136,43 @@ impl Member {
         };
         member.in_force = member.fallback();
         member
+    }
+
+    /// Joins in place of an earlier run of this host's agent, or, where that has left nothing of this limit, in a cluster
+    /// of `hosts`. Until the ledger grants a share, the host applies no more than the earlier run did, and, for as long as
+    /// others may have a lease, no more than `when_store_is_down` allows.
+    #[must_use]
+    pub fn after(past: Option<&PastLimit>, hosts: u64, new: Self) -> Self {
+        let mut member = Self { hosts: hosts.max(1), ..new };
+        if let Some(past) = past {
+            member.hosts = past.hosts.max(1);
+            member.epoch = past.epoch;
+        }
+        member.in_force = member.fallback();
+        if let Some((past, share)) = past.and_then(|past| Some((past, past.share?))) {
+            member.replaces = Some(past.host.clone());
+            member.standing = Standing::Alone;
+            let share = Share::of_parts(share).min(member.in_force.share);
+            member.in_force = InForce { share, is_open: false };
+        }
+        member
+    }
+
+    /// The same member under another config: what it has stays valid for as long as it was.
+    #[must_use]
+    pub fn under(self, terms: Terms, usage: Usage, now: u64) -> Self {
+        let mut member = Self { terms, counted: usage, counted_at: now, next: now, early: 0, ..self };
+        if member.standing == Standing::Joining {
+            member.in_force = member.fallback();
+        }
+        member
+    }
+
+    /// What the next run of this agent has to know; without a share if it was given back.
+    #[must_use]
+    pub fn past(&self) -> PastLimit {
+        let share = (self.standing != Standing::Joining).then(|| self.in_force.share.parts());
+        PastLimit { host: self.host.clone(), share, hosts: self.hosts, epoch: self.epoch }
     }
 
     /// Without a store: each host for itself.
@@ -201,8 +248,13 @@ impl Member {
             demand: self.demand_parts(),
             units: self.terms.units,
             lease: self.terms.lease.as_millis() as u64,
-            epoch: self.epoch,
+            epoch: if self.has_moved { ANOTHER_EPOCH } else { self.epoch },
             leaves: false,
+            replaces: self.replaces.clone(),
+            grant: self
+                .granted
+                .filter(|_| self.standing == Standing::Leased)
+                .map(|(grant, asked)| Acknowledged { elapsed: now.saturating_sub(asked) / 1_000_000, ..grant }),
         }
     }
 
@@ -215,12 +267,15 @@ impl Member {
         ((factor * Share::PARTS as f64) as u64).min(LARGEST_DEMAND)
     }
 
-    /// Takes the answer to what was asked at `asked`.
+    /// Takes the answer to the last report, which was made at `asked`.
     pub fn granted(&mut self, asked: u64, grant: &Grant, now: u64) -> InForce {
         let before = if self.standing == Standing::Leased { self.in_force.share.parts() } else { 0 };
         self.standing = Standing::Leased;
         self.ends = asked + nanoseconds(self.terms.lease);
         self.in_force = InForce { share: Share::of_parts(grant.share), is_open: false };
+        self.granted = Some((Acknowledged { sequence: self.sequence, at: grant.at, elapsed: 0 }, asked));
+        self.replaces = None;
+        self.has_moved = false;
         self.epoch = grant.epoch;
         self.hosts = grant.hosts.max(1);
         self.is_quiet = grant.is_quiet;
@@ -239,14 +294,21 @@ impl Member {
         self.in_force(now)
     }
 
+    /// The connection to the store is a new one. A replica may have taken over that lacks what was granted last.
+    pub const fn reconnected(&mut self) {
+        self.has_moved = self.epoch != 0;
+    }
+
     /// Does not ask again before an instant: the store did not answer.
     pub fn ask_after(&mut self, instant: u64) {
         self.next = self.next.max(instant);
     }
 
-    /// Gives everything back: the last thing that it says.
+    /// Gives everything back: the last report. From then on it is as a host that has not joined yet.
     pub fn leave(&mut self, now: u64) -> Report {
-        Report { leaves: true, ..self.report(now) }
+        let report = Report { leaves: true, ..self.report(now) };
+        self.standing = Standing::Joining;
+        report
     }
 
     /// Where the share is from.
@@ -293,7 +355,7 @@ mod tests {
 
     fn grant(share: f64, hosts: u64) -> Grant {
         let share = (share * Share::PARTS as f64) as u64;
-        Grant { share, hosts, epoch: 1, is_quiet: false, held: share, demand: 0, target: share }
+        Grant { share, hosts, epoch: 1, is_quiet: false, held: share, demand: 0, target: share, at: 1 }
     }
 
     #[test]
@@ -368,5 +430,45 @@ mod tests {
         member.granted(100 * MS, &grant(0.2, 2), 101 * MS);
         assert!(member.is_due(103 * MS));
         assert_eq!(member.report(103 * MS).applied, Share::PARTS / 5);
+    }
+
+    #[test]
+    fn an_agent_that_starts_without_a_store_applies_what_the_one_before_left() {
+        for (when, share, first, later) in [
+            (WhenStoreIsDown::Share, Some(0.1), 0.1, 0.25),
+            (WhenStoreIsDown::Share, Some(0.9), 0.25, 0.25),
+            (WhenStoreIsDown::Share, None, 0.25, 0.25),
+            (WhenStoreIsDown::Local, Some(0.1), 0.1, 1.0),
+            (WhenStoreIsDown::Closed, Some(0.1), 0.0, 0.0),
+        ] {
+            let share = share.map(|share: f64| (share * Share::PARTS as f64) as u64);
+            let past = PastLimit { host: "before".to_owned(), share, hosts: 4, epoch: 9 };
+            let mut member = Member::after(Some(&past), 1, member(when));
+            assert_eq!(member.in_force(0).share.factor(), first, "{when}");
+            // Somebody else may have a lease for that long.
+            assert_eq!(member.in_force(999 * MS).share.factor(), first, "{when}");
+            assert_eq!(member.in_force(1_000 * MS).share.factor(), later, "{when}");
+            let report = member.report(1_000 * MS);
+            assert_eq!((report.replaces.is_some(), report.epoch), (share.is_some(), 9));
+            member.granted(1_000 * MS, &grant(0.3, 4), 1_001 * MS);
+            assert_eq!(member.report(1_100 * MS).replaces, None);
+        }
+        // A limit that is new among others that are known.
+        let mut new = Member::after(None, 5, member(WhenStoreIsDown::Share));
+        assert_eq!(new.in_force(0).share.factor(), 0.2);
+    }
+
+    #[test]
+    fn a_lease_goes_on_under_another_config_until_it_ends() {
+        let mut member = member(WhenStoreIsDown::Share);
+        member.report(0);
+        member.granted(0, &grant(0.7, 2), MS);
+        let sequence = member.report(100 * MS).sequence;
+        let terms = Terms { rate: 5_000.0, ..member.terms.clone() };
+        let mut member = member.under(terms, Usage::default(), 200 * MS);
+        assert!(member.is_due(200 * MS));
+        assert_eq!(member.in_force(999 * MS).share.factor(), 0.7);
+        assert_eq!(member.in_force(1_000 * MS).share.factor(), 0.5);
+        assert_eq!(member.report(1_000 * MS).sequence, sequence + 1);
     }
 }

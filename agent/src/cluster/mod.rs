@@ -6,20 +6,28 @@
 //!
 //! - [`ledger`]: who holds how much, a pure function. The store runs the same as `lease.lua`.
 //! - [`member`]: one host's part in one limit, a pure state machine.
-//! - [`store`]: Redis or Valkey.
-//! - [`keeper`]: a thread that runs the second against the third.
+//! - [`past`]: what one run of the agent leaves to the next.
+//! - [`store`]: Redis or Valkey; `connect` finds it.
+//! - [`keeper`]: a thread (`worker`) that runs the second against the store, limit by limit (`part`).
 
+mod connect;
+mod health;
 mod holders;
 pub mod keeper;
 pub mod ledger;
 pub mod member;
+mod part;
+pub mod past;
 pub mod status;
 pub mod store;
+mod worker;
 
 #[cfg(test)]
 mod simulation;
 
 pub use holders::shared;
-pub use keeper::{Holder, Keeper, Shared};
+pub use keeper::{Keeper, first_shares};
 pub use member::{InForce, Usage};
+pub use part::{Definition, Holder, Shared};
+pub use past::Past;
 pub use status::ClusterStatus;

@@ -15,7 +15,7 @@ pub struct ClusterStatus {
     pub answered_in_seconds: Option<f64>,
     /// How long ago it was; `null` before the first.
     pub last_answer_seconds_ago: Option<f64>,
-    /// Requests that the store did not answer since the agent started.
+    /// Requests that the store did not grant since the agent started, of all limits.
     pub failures: u64,
     /// Why the last one failed that did.
     pub last_error: Option<String>,
@@ -44,6 +44,18 @@ pub struct ClusterLimitStatus {
     pub hosts: u64,
     /// Whether no share may grow yet, since the store has just come back without what it knew.
     pub is_settling: bool,
+    /// Renewals that failed since the agent started.
+    #[serde(default)]
+    pub failures: u64,
+    /// Why the last one failed that did.
+    #[serde(default)]
+    pub last_error: Option<String>,
+    /// Keys whose consumption was exchanged with other hosts since the agent started.
+    #[serde(default)]
+    pub keys_exchanged: u64,
+    /// Keys that the last exchange left to this host alone, since there were more than it may have.
+    #[serde(default)]
+    pub keys_local: u64,
     /// Each host's share as the store has it.
     pub shares: Vec<HostShareStatus>,
 }

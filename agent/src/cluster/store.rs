@@ -1,53 +1,86 @@
-//! The store: Redis or Valkey, one server, a Cluster, or what Sentinels call the master.
-//!
-//! Nothing is kept here but a connection. It is made when it is needed, and made anew after an error, so that a store
-//! that was away, or is another server now, is found again.
+//! The store: Redis or Valkey, asked for leases.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster::ClusterClientBuilder;
-use redis::cluster_async::ClusterConnection;
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError,
-    ServerErrorKind, TlsCertificates, TlsMode, Value,
-};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 use thiserror::Error;
+use tokio::task::JoinHandle;
 
+use super::connect::{Connection, connect};
 use super::ledger::{Grant, Report};
 use crate::config::policy::Cluster;
-
-/// Connecting may take so many times as long as an answer.
-const CONNECTING: u32 = 3;
 
 /// What the store runs.
 pub const SCRIPT: &str = include_str!("lease.lua");
 
-/// A store that does not answer as it should.
-#[derive(Debug, Error)]
+/// A store that does not reply as it should.
+#[derive(Clone, Debug, Error)]
 pub enum StoreError {
-    /// It does not answer in time.
+    /// It does not reply in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Slow(Duration),
-    /// It cannot be reached, or it refused.
+    /// It cannot be reached, or the server there is not the one that is meant.
     #[error("{0}")]
-    Refused(String),
+    Gone(String),
+    /// It refused one request. It may grant others.
+    #[error("{error}{help}")]
+    Refused {
+        /// Its reason.
+        error: String,
+        /// What to do, or nothing.
+        help: &'static str,
+    },
     /// A file of authorities cannot be read.
     #[error("reading [cluster] authorities {} failed: {error}", path.display())]
     Authorities {
         /// Which.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        error: std::sync::Arc<io::Error>,
     },
-    /// Its answer is none of the script's.
+    /// Its reply is none of the script's.
     #[error("an answer that is none of Weir's: {0}")]
     Foreign(String),
+}
+
+impl StoreError {
+    /// From the library's, without the credentials of any address.
+    pub(super) fn of(cluster: &Cluster, error: &RedisError) -> Self {
+        let mut text = error.to_string();
+        for url in &cluster.store {
+            let address = url.reveal().split_once("://").map_or("", |(_, rest)| rest);
+            if let Some((credentials, _)) = address.rsplit_once('@') {
+                for secret in credentials.splitn(2, ':').chain([credentials]).filter(|secret| !secret.is_empty()) {
+                    text = text.replace(secret, "*");
+                }
+            }
+        }
+        // A server that refuses is there; anything else may be another server by now, or none.
+        match error.code() {
+            Some(code) if code != "READONLY" => Self::Refused { error: text, help: help(code) },
+            _ => Self::Gone(text),
+        }
+    }
+
+    /// Whether the store has replied at all.
+    #[must_use]
+    pub const fn is_reply(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Foreign(_))
+    }
+}
+
+fn help(code: &str) -> &'static str {
+    match code {
+        "WRONGTYPE" => {
+            "; the key of this limit's ledger belongs to another program: remove it, or set another [cluster] name"
+        }
+        "NOPERM" => "; the user's ACL lacks a permission: docs/CLUSTER.md lists all that are needed",
+        "OOM" => "; the store has no memory left: raise its maxmemory",
+        _ => "",
+    }
 }
 
 /// One host as the ledger has it.
@@ -61,97 +94,76 @@ pub struct HostShare {
     pub demand: u64,
 }
 
+/// How to reach the store, and what to ask it. A clone costs little.
 #[derive(Clone)]
-enum Connection {
-    One(MultiplexedConnection),
-    Many(ClusterConnection),
-}
-
-impl Connection {
-    async fn query(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        match self {
-            Self::One(connection) => connection.req_packed_command(command).await,
-            Self::Many(connection) => connection.req_packed_command(command).await,
-        }
-        .and_then(Value::extract_error)
-    }
-}
-
-/// How to get to the store, and the way there while there is one.
 pub struct Store {
     cluster: Cluster,
     patience: Duration,
     digest: String,
-    connection: Option<Connection>,
 }
 
 impl Store {
-    /// For a config; nothing is connected yet. No answer is waited for longer than `patience`.
+    /// For a config. No reply is waited for longer than `patience`.
     #[must_use]
     pub fn new(cluster: Cluster, patience: Duration) -> Self {
         // The library may be built with several providers of cryptography; one has to be named, once a process.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let digest = redis::Script::new(SCRIPT).get_hash().to_owned();
-        Self { cluster, patience, digest, connection: None }
+        Self { cluster, patience, digest }
     }
 
-    /// Forgets the way to the store: the next request finds it anew.
-    pub fn disconnect(&mut self) {
-        self.connection = None;
-    }
-
-    /// Asks for the shares of some limits, all at the same time, each by its name. An older request that a later one
-    /// has overtaken is answered with `None`.
+    /// Connects.
     ///
     /// # Errors
     ///
-    /// When the store cannot be reached, or one of the requests failed.
-    pub async fn lease(&mut self, reports: &[(String, Report)]) -> Result<Vec<Option<Grant>>, StoreError> {
-        let patience = self.patience;
-        let connection = self.connect().await?;
-        let ask = self.lease_all(connection, reports);
-        tokio::time::timeout(patience, ask).await.unwrap_or(Err(StoreError::Slow(patience)))
+    /// When the store cannot be reached.
+    pub async fn connect(&self) -> Result<Connection, StoreError> {
+        connect(&self.cluster, self.patience).await
     }
 
-    async fn lease_all(
-        &mut self,
-        connection: Connection,
-        reports: &[(String, Report)],
-    ) -> Result<Vec<Option<Grant>>, StoreError> {
-        let ask = |(limit, report): &(String, Report)| {
-            let (mut connection, digest) = (connection.clone(), self.digest.clone());
-            let keys = self.keys(limit);
-            let report = report.clone();
-            async move { run(&mut connection, &digest, &keys, &report).await }
+    /// Asks for the share of a limit, by its name. An older request that a later one has overtaken gets `None`.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not reply, or refuses.
+    pub async fn lease(
+        &self,
+        connection: &mut Connection,
+        limit: &str,
+        report: &Report,
+    ) -> Result<Option<Grant>, StoreError> {
+        let run = run(connection, &self.digest, self.keys(limit), report);
+        let reply = tokio::time::timeout(self.patience, run).await.map_err(|_| StoreError::Slow(self.patience))?;
+        grant(&reply.map_err(|error| StoreError::of(&self.cluster, &error))?)
+    }
+
+    /// Every host of some limits, as their ledgers have them, all asked for at the same time.
+    pub async fn hosts(
+        &self,
+        connection: &Connection,
+        limits: Vec<String>,
+    ) -> Vec<(String, Result<Vec<HostShare>, StoreError>)> {
+        let ask = |limit: String| {
+            let (store, mut connection) = (self.clone(), connection.clone());
+            let [ledger, _] = self.keys(&limit);
+            let asked: JoinHandle<_> = tokio::spawn(async move {
+                let query = async { connection.query(redis::cmd("HGETALL").arg(ledger)).await };
+                let reply =
+                    tokio::time::timeout(store.patience, query).await.map_err(|_| StoreError::Slow(store.patience))?;
+                let entries: Result<BTreeMap<String, String>, RedisError> =
+                    reply.and_then(|value| Ok(redis::from_redis_value(value)?));
+                let entries = entries.map_err(|error| StoreError::of(&store.cluster, &error))?;
+                Ok(entries.iter().filter_map(|(field, entry)| host_share(field, entry)).collect())
+            });
+            (limit, asked)
         };
-        let asked: Vec<_> = reports.iter().map(ask).map(tokio::spawn).collect();
-        let mut grants = Vec::with_capacity(asked.len());
-        for answer in asked {
-            let answer = answer.await.map_err(|error| StoreError::Refused(error.to_string()))?;
-            match answer {
-                Ok(values) => grants.push(grant(&values)?),
-                Err(error) => return Err(self.failed(&error)),
-            }
+        let asked: Vec<_> = limits.into_iter().map(ask).collect();
+        let mut hosts = Vec::with_capacity(asked.len());
+        for (limit, asked) in asked {
+            let reply = asked.await.unwrap_or_else(|error| Err(StoreError::Gone(error.to_string())));
+            hosts.push((limit, reply));
         }
-        Ok(grants)
-    }
-
-    /// Every host of a limit, as the ledger has it.
-    ///
-    /// # Errors
-    ///
-    /// When the store cannot be reached, or refuses.
-    pub async fn hosts(&mut self, limit: &str) -> Result<Vec<HostShare>, StoreError> {
-        let patience = self.patience;
-        let mut connection = self.connect().await?;
-        let ask = async {
-            let [ledger, _] = self.keys(limit);
-            let answer = connection.query(redis::cmd("HGETALL").arg(ledger)).await;
-            let entries: BTreeMap<String, String> =
-                answer.and_then(|value| Ok(redis::from_redis_value(value)?)).map_err(|error| self.failed(&error))?;
-            Ok(entries.iter().filter_map(|(field, entry)| host_share(field, entry)).collect())
-        };
-        tokio::time::timeout(patience, ask).await.unwrap_or(Err(StoreError::Slow(patience)))
+        hosts
     }
 
     /// A limit's ledger and when its leases end. The braces keep the two on one node of a Cluster.
@@ -159,127 +171,21 @@ impl Store {
         let tag = format!("weir:{{{}/{limit}}}", self.cluster.name);
         [format!("{tag}:ledger"), format!("{tag}:ends")]
     }
-
-    fn failed(&mut self, error: &RedisError) -> StoreError {
-        // A server that says no is there; anything else may be another server by now, or none.
-        let says_no = matches!(error.kind(), ErrorKind::Server(kind) if kind != ServerErrorKind::ReadOnly);
-        if !says_no {
-            self.connection = None;
-        }
-        self.refused(error)
-    }
-
-    fn refused(&self, error: &RedisError) -> StoreError {
-        let mut text = error.to_string();
-        for url in &self.cluster.store {
-            let address = url.reveal().split_once("://").map_or("", |(_, rest)| rest);
-            if let Some((credentials, _)) = address.rsplit_once('@') {
-                for secret in credentials.splitn(2, ':').chain([credentials]).filter(|secret| !secret.is_empty()) {
-                    text = text.replace(secret, "*");
-                }
-            }
-        }
-        StoreError::Refused(text)
-    }
-
-    async fn connect(&mut self) -> Result<Connection, StoreError> {
-        if let Some(connection) = &self.connection {
-            return Ok(connection.clone());
-        }
-        let certificates = match &self.cluster.authorities {
-            None => None,
-            Some(path) => {
-                let read = fs::read(path).map_err(|error| StoreError::Authorities { path: path.clone(), error })?;
-                Some(TlsCertificates { client_tls: None, root_cert: Some(read) })
-            }
-        };
-        // Names, certificates and the ways of a Cluster take longer than an answer; nobody waits for it but this.
-        let patience = CONNECTING * self.patience;
-        let open = tokio::time::timeout(patience, self.open(certificates));
-        let connection = open.await.map_err(|_| StoreError::Slow(patience))?.map_err(|error| self.refused(&error))?;
-        self.connection = Some(connection.clone());
-        Ok(connection)
-    }
-
-    async fn open(&self, certificates: Option<TlsCertificates>) -> Result<Connection, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECTING * self.patience))
-            .set_response_timeout(Some(self.patience));
-        let urls: Vec<&str> = self.cluster.store.iter().map(|url| url.reveal()).collect();
-        let Some(first) = urls.first() else {
-            return Err(RedisError::from((ErrorKind::InvalidClientConfig, "there is no store")));
-        };
-        if let Some(master) = &self.cluster.sentinel {
-            let mut sentinels = sentinels(&urls, master, certificates)?;
-            let connection = sentinels.get_async_connection_with_config(&config).await?;
-            return Ok(Connection::One(connection));
-        }
-        if urls.len() == 1 {
-            let client = match &certificates {
-                Some(certificates) if first.starts_with("rediss://") => {
-                    Client::build_with_tls(*first, certificates.clone())?
-                }
-                _ => Client::open(*first)?,
-            };
-            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-            if !is_cluster(&mut connection).await {
-                return Ok(Connection::One(connection));
-            }
-        }
-        let mut builder = ClusterClientBuilder::new(urls)
-            .connection_timeout(CONNECTING * self.patience)
-            .response_timeout(self.patience)
-            .retries(1);
-        if let Some(certificates) = certificates {
-            builder = builder.certs(certificates);
-        }
-        Ok(Connection::Many(builder.build()?.get_async_connection().await?))
-    }
-}
-
-/// Whether a server is a node of a Cluster. One that will not tell is taken for a server by itself.
-async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
-    let told: Result<String, RedisError> = redis::cmd("INFO").arg("cluster").query_async(connection).await;
-    told.is_ok_and(|told| told.contains("cluster_enabled:1"))
-}
-
-/// Sentinels, and the master by the same credentials as they have.
-fn sentinels(urls: &[&str], master: &str, certificates: Option<TlsCertificates>) -> Result<SentinelClient, RedisError> {
-    let all: Vec<ConnectionInfo> = urls.iter().map(|url| url.into_connection_info()).collect::<Result<_, _>>()?;
-    let addresses: Vec<ConnectionAddr> = all.iter().map(|info| info.addr().clone()).collect();
-    let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?;
-    if let Some(first) = all.first() {
-        if let Some(user) = first.redis_settings().username() {
-            builder = builder.set_client_to_redis_username(user).set_client_to_sentinel_username(user);
-        }
-        if let Some(password) = first.redis_settings().password() {
-            builder = builder.set_client_to_redis_password(password).set_client_to_sentinel_password(password);
-        }
-        builder = builder.set_client_to_redis_db(first.redis_settings().db());
-        if matches!(first.addr(), ConnectionAddr::TcpTls { .. }) {
-            builder =
-                builder.set_client_to_redis_tls_mode(TlsMode::Secure).set_client_to_sentinel_tls_mode(TlsMode::Secure);
-            if let Some(certificates) = certificates {
-                builder = builder
-                    .set_client_to_redis_certificates(certificates.clone())
-                    .set_client_to_sentinel_certificates(certificates);
-            }
-        }
-    }
-    builder.build()
 }
 
 async fn run(
     connection: &mut Connection,
     digest: &str,
-    keys: &[String; 2],
+    keys: [String; 2],
     report: &Report,
 ) -> Result<Vec<i64>, RedisError> {
     let command = |name: &str, script: &str| {
         let mut command = redis::cmd(name);
         command.arg(script).arg(keys.len()).arg(keys.as_slice()).arg(&report.host);
         let numbers = [report.sequence, report.applied, report.demand, report.units, report.lease, report.epoch];
+        let grant = report.grant.map_or([0; 3], |grant| [grant.sequence, grant.at, grant.elapsed]);
         command.arg(&numbers[..]).arg(u8::from(report.leaves));
+        command.arg(report.replaces.as_deref().unwrap_or_default()).arg(&grant[..]);
         command
     };
     let answer = match connection.query(&command("EVALSHA", digest)).await {
@@ -296,8 +202,8 @@ fn grant(values: &[i64]) -> Result<Option<Grant>, StoreError> {
     let numbers: Vec<u64> = values.iter().filter_map(|value| u64::try_from(*value).ok()).collect();
     match numbers[..] {
         [_] => Ok(None),
-        [share, hosts, epoch, is_quiet, held, demand, target, _] => {
-            Ok(Some(Grant { share, hosts, epoch, is_quiet: is_quiet != 0, held, demand, target }))
+        [share, hosts, epoch, is_quiet, held, demand, target, at] => {
+            Ok(Some(Grant { share, hosts, epoch, is_quiet: is_quiet != 0, held, demand, target, at }))
         }
         _ => Err(StoreError::Foreign(format!("{values:?}"))),
     }

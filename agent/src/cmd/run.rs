@@ -1,6 +1,6 @@
 //! `agent --config limits.toml`: holds the host to it until told to stop.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::USAGE;
 use crate::applications::{self, Agent, Packets};
-use crate::cluster;
+use crate::cluster::{self, InForce, Past};
 use crate::compile::{self, Plan};
 use crate::config::policy::{Config, Mode, OnExit};
 use crate::config::{self, ConfigError, ssh};
@@ -72,24 +72,26 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
         let stopped = stopped()?;
         let hang_up = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
         let exporter = config.agent.metrics.map(Exporter::bind).transpose()?;
-        let (requests, orders) = applications::start(&config)?;
         let directory = StateDirectory::at(&config.agent.state_dir);
         let _lock = directory.lock()?;
+        let past = Past::read(&directory);
+        let shares = cluster::first_shares(&config, &past);
+        let (requests, orders) = applications::start(&config, &shares)?;
         let (state, restore) = Keeping::open(directory);
         let state = Arc::new(state);
         state.notes().iter().for_each(|note| eprintln!("note: {note}"));
-        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, restore.as_ref())?;
+        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, restore.as_ref(), shares)?;
         drop(restore);
         // Groups stand by themselves: what befalls them is told in `status`, and packets are held all the same.
         let groups = Keeper::start(&config);
         let packets: Packets = Arc::new(ArcSwapOption::new(packets));
         let shared = cluster::shared(&config, &packets, &requests.current());
-        let cluster = cluster::Keeper::start(&config, shared)?;
+        let events = Arc::new(EventLog::default());
+        let cluster = cluster::Keeper::start(&config, shared, &past, Arc::clone(&events))?;
         let in_force = introduce(&config, packets.load().as_deref(), &requests, &groups);
         for protected in &protected {
             eprintln!("never throttled: {}, {}", protected.address, protected.why);
         }
-        let events = Arc::new(EventLog::default());
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), groups.clone());
         let kept = if invalid.is_none() { source.keep_as_last_valid() } else { None };
@@ -157,13 +159,14 @@ fn hold_packets(
     plan: Plan,
     interfaces: &[String],
     restore: Option<&Restore>,
+    shares: HashMap<String, InForce>,
 ) -> anyhow::Result<Option<Arc<Service>>> {
     if !applications::holds_packets(config) {
         return Ok(None);
     }
     let pins = PinDirectory::open(&config.agent.pins)?;
     let file = file.map(|file| file.display().to_string());
-    Ok(Some(Arc::new(Service::start(config.clone(), file, plan, pins, interfaces, restore)?)))
+    Ok(Some(Arc::new(Service::start(config.clone(), file, plan, pins, interfaces, restore, shares)?)))
 }
 
 /// Does from time to time what has to be done for packets.

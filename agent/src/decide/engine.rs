@@ -19,6 +19,7 @@ use super::headers;
 use super::memory::{LimitMemory, memory};
 use super::question::{Answer, DecideError, Question};
 use super::sources::{Sources, Standing};
+use crate::cluster::InForce;
 use super::store::{Forecast, Store};
 use super::waiting::{Bounds, LineCounters, Lines, Spot, Waiting};
 use crate::config::policy::{Config, EntryValue, KeyEntry, Mode, Multiplier, RequestEnforcement, RequestLimit};
@@ -198,6 +199,11 @@ impl Engine {
                 });
             }
             let known = before.and_then(|before| before.limits.get(*before.by_name.get(&policy.name)?));
+            if let Some((known, share)) = known.and_then(|known| Some((known, known.stores.first()?.share()?))) {
+                // The share of the policy before holds until there is another.
+                let is_known = |store: &&Arc<Store>| known.stores.iter().any(|known| Arc::ptr_eq(known, store));
+                stores.iter().filter(|store| !is_known(store)).for_each(|store| store.set_share(share));
+            }
             let escalates = known.filter(|known| known.policy.escalate == policy.escalate);
             let escalation = match escalates.and_then(|known| known.escalation.clone()) {
                 Some(escalation) => Some(escalation),
@@ -606,6 +612,11 @@ impl Engine {
         if !limit.line.is_empty() {
             self.waiting.changed();
         }
+    }
+
+    /// The same for several, by their names.
+    pub fn set_shares<'a>(&self, shares: impl IntoIterator<Item = (&'a String, &'a InForce)>) {
+        shares.into_iter().for_each(|(name, share)| self.set_share(name, share.share, share.is_open));
     }
 
     /// Forgets all state of a limit; how many keys there were, or `None` if there is no such limit.

@@ -148,6 +148,12 @@ impl Store {
         }
     }
 
+    /// What this host has of the limit, if it is shared.
+    #[must_use]
+    pub fn share(&self) -> Option<Share> {
+        Some(self.shared.as_ref()?.read().unwrap_or_else(PoisonError::into_inner).0)
+    }
+
     /// The rates of a host that has this share.
     fn at(&self, share: Share) -> Arc<[Policy]> {
         self.tiers.iter().map(|tier| tier.at_share(share)).collect()

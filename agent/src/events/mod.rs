@@ -31,6 +31,10 @@ pub enum What {
     Attached,
     /// Limits are not in effect on an interface.
     Detached,
+    /// The cluster's store grants no shares.
+    StoreDown,
+    /// It does again.
+    StoreUp,
     /// Nothing: so many events could not be told.
     Lost,
 }
@@ -47,6 +51,8 @@ impl What {
             Self::TrialRollbackFailed => "trial-rollback-failed",
             Self::Attached => "attached",
             Self::Detached => "detached",
+            Self::StoreDown => "store-down",
+            Self::StoreUp => "store-up",
             Self::Lost => "lost",
         }
     }

@@ -246,9 +246,11 @@ impl Agent {
         let (engine, moves) = self.requests().engine().after(&effective)?;
         // The last that can fail.
         let mut notes = self.replace_packets(&effective, plan, &interfaces, lasting).map_err(ReloadError::Packets)?;
+        let known = self.requests().engine();
+        engine.set_shares(self.shares(config).iter().filter(|(name, _)| known.asked(name).is_none()));
         self.requests().replace(engine, moves);
         self.groups().replace(&effective);
-        notes.extend(self.replace_cluster(&before, config));
+        notes.extend(self.replace_cluster(config));
         notes.extend(stacking::gaps(config));
         let mut live = self.changing().live();
         live.source = source.clone();

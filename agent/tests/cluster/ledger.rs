@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use common::share::Share;
-use weir::cluster::ledger::{Ledger, Report};
+use weir::cluster::ledger::{Acknowledged, Ledger, Report};
 use weir::cluster::store::SCRIPT;
 
 use crate::redis::Redis;
@@ -22,7 +22,7 @@ impl Dice {
 /// The script with a clock that is given, in place of the store's.
 fn with_given_clock() -> String {
     assert_eq!(SCRIPT.matches("redis.call('TIME')").count(), 1);
-    SCRIPT.replace("redis.call('TIME')", "{ARGV[9], ARGV[10]}")
+    SCRIPT.replace("redis.call('TIME')", "{ARGV[13], ARGV[14]}")
 }
 
 fn alike() {
@@ -36,6 +36,7 @@ fn alike() {
         let mut micros = 1_700_000_000_000_000;
         let mut applied: BTreeMap<u64, u64> = BTreeMap::new();
         let mut epoch = 0;
+        let mut granted: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
         let units = [1, 3, 8, 100, 999, 1_000_000, 2_000_000_000][seed as usize % 7];
         for sequence in 1..=1_500u64 {
             // Mostly some milliseconds on; now and then a long way, or back.
@@ -67,6 +68,12 @@ fn alike() {
                     _ => epoch,
                 },
                 leaves: dice.below(60) == 0,
+                replaces: (dice.below(40) == 0).then(|| format!("host {}/{seed}", dice.below(9))),
+                grant: granted.get(&host).filter(|_| dice.below(4) > 0).map(|(sequence, at, asked)| Acknowledged {
+                    sequence: *sequence,
+                    at: *at,
+                    elapsed: if dice.below(20) == 0 { 0 } else { (micros / 1_000).saturating_sub(*asked) },
+                }),
             };
             let grant = ledger.lease(micros, &report);
             let told: Vec<u64> = script
@@ -75,6 +82,8 @@ fn alike() {
                 .arg(&report.host)
                 .arg(&[report.sequence, report.applied, report.demand, report.units, report.lease, report.epoch][..])
                 .arg(u8::from(report.leaves))
+                .arg(report.replaces.as_deref().unwrap_or_default())
+                .arg(&report.grant.map_or([0; 3], |grant| [grant.sequence, grant.at, grant.elapsed])[..])
                 .arg(&[micros / 1_000_000, micros % 1_000_000][..])
                 .invoke(&mut connection)
                 .unwrap();
@@ -82,10 +91,19 @@ fn alike() {
                 None => assert_eq!(told, [report.sequence], "request {sequence} of {seed}"),
                 Some(grant) => {
                     let quiet = u64::from(grant.is_quiet);
-                    let expected =
-                        [grant.share, grant.hosts, grant.epoch, quiet, grant.held, grant.demand, grant.target, micros];
+                    let expected = [
+                        grant.share,
+                        grant.hosts,
+                        grant.epoch,
+                        quiet,
+                        grant.held,
+                        grant.demand,
+                        grant.target,
+                        grant.at,
+                    ];
                     assert_eq!(told, expected, "request {sequence} of {seed}: {report:?}");
                     applied.insert(host, grant.share);
+                    granted.insert(host, (report.sequence, grant.at, micros / 1_000));
                     epoch = grant.epoch;
                 }
             }

@@ -1,5 +1,8 @@
 //! Agents and a real store: how near to their limit they stay, and what holds when the store, or one of them, fails.
 
+mod apart;
+mod carry;
+mod failover;
 #[path = "../fleet/mod.rs"]
 mod fleet;
 mod ledger;
@@ -49,14 +52,23 @@ fn main() {
     }
     let own: &[(&str, fn())] =
         &[("fleets_stay_within_a_tenth_of_their_limit", fleets_stay_within_a_tenth_of_their_limit)];
-    let rooms = [own, ledger::TESTS, stores::TESTS, trouble::TESTS];
-    let trial = |(name, test): &(&'static str, fn())| {
+    let rooms = [own, ledger::TESTS, stores::TESTS, trouble::TESTS, carry::TESTS, apart::TESTS, failover::TESTS];
+    let no_valkey = redis::valkey().is_none();
+    if no_valkey {
+        eprintln!(
+            "skipped, {} tests of Valkey: there is no valkey-server, nor one in WEIR_VALKEY",
+            failover::VALKEY_TESTS.len()
+        );
+    }
+    let trial = |(name, test): &(&'static str, fn()), is_ignored: bool| {
         let test = *test;
         let run = move || {
             test();
             Ok(())
         };
-        Trial::test(*name, run).with_ignored_flag(obstacle.is_some())
+        Trial::test(*name, run).with_ignored_flag(is_ignored)
     };
-    libtest_mimic::run(&arguments, rooms.into_iter().flatten().map(trial).collect()).exit();
+    let mut trials: Vec<Trial> = rooms.into_iter().flatten().map(|test| trial(test, obstacle.is_some())).collect();
+    trials.extend(failover::VALKEY_TESTS.iter().map(|test| trial(test, obstacle.is_some() || no_valkey)));
+    libtest_mimic::run(&arguments, trials).exit();
 }

@@ -20,11 +20,11 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_host_whose_clock_is_wrong_is_like_any_other", wrong_clock),
 ];
 
-const LIMIT: &str = "rate = \"1000/s\"\nburst = 100";
+pub const LIMIT: &str = "rate = \"1000/s\"\nburst = 100";
 /// Long enough for anything that is done in a second or two, on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
-fn store(redis: &Redis) -> String {
+pub fn store(redis: &Redis) -> String {
     format!("store = {:?}", redis.url())
 }
 
@@ -33,7 +33,7 @@ fn is_from(from: &'static str) -> impl Fn(&Value) -> bool {
 }
 
 /// Both have a lease, and know of each other.
-fn pair(cluster: &str) -> [Host; 2] {
+pub fn pair(cluster: &str) -> [Host; 2] {
     let hosts = ["one", "two"].map(|node| Host::start(node, cluster, LIMIT));
     for host in &hosts {
         host.until(PATIENCE, "of two hosts", |cluster| {

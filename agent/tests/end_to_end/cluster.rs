@@ -11,6 +11,7 @@ use crate::wire::Sender;
 pub const TESTS: &[(&str, fn())] = &[
     ("two_hosts_hold_one_limit_on_packets_together", together),
     ("a_reload_goes_on_with_the_share_from_its_first_packet_on", reloaded),
+    ("a_killed_agents_share_stays_in_the_kernel_until_the_next_agent", killed),
     ("without_a_store_packets_are_held_to_what_the_config_says", without_a_store),
 ];
 
@@ -124,10 +125,54 @@ fn reloaded() {
     });
     assert_eq!(agent.counts("packets").0, passed, "of {sent}");
     assert_eq!(share(&agent), 0.0);
-    // A limit that is another one now asks for its share anew, and has nothing until there is one.
-    network.config(&table, &limit.replace("1000/s", "2000/s"));
-    let answer = agent.json(&["reload"]);
-    assert!(answer["notes"].to_string().contains("asked for this host's shares anew"), "{answer}");
+    // Nor does another rate, another key or another name make more of it.
+    for changed in [
+        limit.replace("1000/s", "2000/s"),
+        limit.replace("\"interface\"", "\"source\""),
+        limit.replace("\"packets\"", "\"renamed\""),
+    ] {
+        network.config(&table, &changed);
+        assert_eq!(agent.json(&["reload"])["ok"], true);
+        burst(&network, &[udp_from(2)], 200);
+        assert_eq!(share(&agent), 0.0);
+        assert_eq!(agent.json(&["limits"])[0]["passed"]["packets"].as_u64().unwrap_or(u64::MAX), 0);
+    }
+}
+
+/// A host whose agent was killed goes on at its last share, and the others have the whole limit once its lease has ended:
+/// all together pass one share too much, until the next agent takes the share over.
+fn killed() {
+    let redis = Redis::start(&[]);
+    let limits = |node: &str| {
+        format!(
+            "max_sources = 1000\n[cluster]\nstore = \"unix://{}\"\nnode = {node:?}\n[[limit]]\nname = \"packets\"\n\
+             key = \"interface\"\nrate = \"{RATE}/s\"\nburst = {BURST}\ncluster = true\n",
+            redis.socket().display()
+        )
+    };
+    let networks = [Network::new(), Network::new()];
+    let [one, two] = [networks[0].start(&limits("one"), ""), networks[1].start(&limits("two"), "")];
+    let until = |what: &str, is: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is() {
+            assert!(Instant::now() < deadline, "not {what}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until("a pair", &|| [&one, &two].iter().all(|agent| (share(agent) - 0.5).abs() < 0.05));
+    one.stop(nix::sys::signal::Signal::SIGKILL);
+    until("alone", &|| share(&two) == 1.0);
+    let (sent, time) = networks[0].in_client(|| Sender::new().pace(&[udp_from(2)], 1, Duration::from_secs(3)));
+    // The kernel still enforces half of the limit; the next agent reads what it counted.
+    let begun = Instant::now();
+    let one = networks[0].start(&limits("one"), "");
+    let passed = one.counts("packets").0 as f64;
+    let most = 0.55 * (BURST + RATE * time.as_secs_f64());
+    eprintln!("killed: {passed} of {sent} packets passed at half the limit in {time:?}");
+    assert!(passed > 0.0 && passed <= most, "{passed} of {most}");
+    // What it held it has again at once, and the sum is the limit.
+    until("a pair again", &|| (share(&one) + share(&two)) <= 1.0 && share(&one) > 0.3);
+    eprintln!("taken over within {:?}", begun.elapsed());
 }
 
 /// The rows in the kernel follow: all of the limit, nothing, or no limit at all.

@@ -27,34 +27,34 @@ impl Host {
     /// The same by another program, which runs what follows.
     pub fn start_by(by: &[&str], node: &str, cluster: &str, limit: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let text = format!(
-            "[agent]\ncontrol = {:?}\nstate_dir = {:?}\n[decide]\nhttp = \"unix:{}\"\n[cluster]\nnode = {node:?}\n{cluster}\n\
-             [[limit]]\nname = {LIMIT:?}\nscope = \"request\"\nkey = [\"service\"]\ncluster = true\n{limit}\n",
-            path("control.sock"),
-            path("state"),
-            path("decide.sock").display()
-        );
-        std::fs::write(path("limits.toml"), text).unwrap();
-        let agent = env!("CARGO_BIN_EXE_agent");
-        let mut command = match by {
-            [] => Command::new(agent),
-            [program, arguments @ ..] => {
-                let mut command = Command::new(program);
-                command.args(arguments).arg(agent);
-                command
-            }
-        };
-        let log = std::fs::File::create(path("log")).unwrap();
-        let child = command.arg("--config").arg(path("limits.toml")).stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        write(folder.path(), node, cluster, limit);
+        let child = spawn(by, folder.path());
         let mut host = Self { child, folder };
+        host.wait();
+        host
+    }
+
+    /// Replaces its config, and has it read again.
+    pub fn reload(&self, node: &str, cluster: &str, limit: &str) {
+        write(self.folder.path(), node, cluster, limit);
+        let output = self.command(&["reload"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+
+    /// Ends it with a signal, and starts it again where it was.
+    pub fn restart(&mut self, signal: nix::sys::signal::Signal) {
+        self.stop(signal);
+        self.child = spawn(&[], self.folder.path());
+        self.wait();
+    }
+
+    fn wait(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !host.command(&["status"]).status.success() {
-            assert!(host.child.try_wait().unwrap().is_none(), "the agent ended: {}", host.said());
-            assert!(Instant::now() < deadline, "the agent does not answer within a minute: {}", host.said());
+        while !self.command(&["status"]).status.success() {
+            assert!(self.child.try_wait().unwrap().is_none(), "the agent ended: {}", self.said());
+            assert!(Instant::now() < deadline, "the agent does not answer within a minute: {}", self.said());
             thread::sleep(Duration::from_millis(20));
         }
-        host
     }
 
     /// What it said on its standard error.
@@ -72,6 +72,18 @@ impl Host {
         let output = self.command(&["status", "--json"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["cluster"].take()
+    }
+
+    /// One of the limits in its status.
+    pub fn limit(&self, name: &str) -> Value {
+        let limits = self.cluster()["limits"].take();
+        limits.as_array().unwrap().iter().find(|limit| limit["name"] == name).cloned().unwrap_or_default()
+    }
+
+    /// What it has to tell an operator.
+    pub fn notes(&self) -> String {
+        let output = self.command(&["status", "--json"]);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["notes"].to_string()
     }
 
     /// The share in force.
@@ -110,6 +122,32 @@ impl Drop for Host {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn write(folder: &Path, node: &str, cluster: &str, limit: &str) {
+    let path = |name: &str| folder.join(name);
+    let text = format!(
+        "[agent]\ncontrol = {:?}\nstate_dir = {:?}\n[decide]\nhttp = \"unix:{}\"\n[cluster]\nnode = {node:?}\n{cluster}\n\
+         [[limit]]\nname = {LIMIT:?}\nscope = \"request\"\nkey = [\"service\"]\ncluster = true\n{limit}\n",
+        path("control.sock"),
+        path("state"),
+        path("decide.sock").display()
+    );
+    std::fs::write(path("limits.toml"), text).unwrap();
+}
+
+fn spawn(by: &[&str], folder: &Path) -> Child {
+    let agent = env!("CARGO_BIN_EXE_agent");
+    let mut command = match by {
+        [] => Command::new(agent),
+        [program, arguments @ ..] => {
+            let mut command = Command::new(program);
+            command.args(arguments).arg(agent);
+            command
+        }
+    };
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
+    command.arg("--config").arg(folder.join("limits.toml")).stdin(Stdio::null()).stderr(log).spawn().unwrap()
 }
 
 /// Somebody who asks.
@@ -231,6 +269,12 @@ pub fn measure(url: &str, hosts: usize, spread: Spread, time: Duration) -> Outco
             cluster["limits"][0]["hosts"] == hosts && cluster["limits"][0]["share_from"] == "lease"
         });
     }
+    drive(&fleet, spread, time)
+}
+
+/// Asks 2.5 times of what the limit passes of a fleet for some time.
+pub fn drive(fleet: &[Host], spread: Spread, time: Duration) -> Outcome {
+    let hosts = fleet.len();
     // Each takes its part of the burst, and then the limit is what refills.
     let start = Instant::now();
     let demand = 2.5 * RATE as f64;

@@ -16,8 +16,16 @@ pub fn obstacle() -> Option<&'static str> {
     }
 }
 
+/// The program of Valkey, if there is one: `WEIR_VALKEY`, or what the system finds.
+pub fn valkey() -> Option<String> {
+    let program = std::env::var("WEIR_VALKEY").unwrap_or_else(|_| "valkey-server".to_owned());
+    let found = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
+    found.is_ok_and(|status| status.success()).then_some(program)
+}
+
 /// A running server.
 pub struct Redis {
+    program: String,
     child: Child,
     folder: tempfile::TempDir,
     port: u16,
@@ -27,12 +35,15 @@ pub struct Redis {
 impl Redis {
     /// Starts one, with more arguments, and waits until it answers.
     pub fn start(arguments: &[&str]) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), free_port(), arguments.iter().map(|&one| one.to_owned()).collect())
+        Self::start_by("redis-server", arguments)
     }
 
-    fn start_in(folder: tempfile::TempDir, port: u16, arguments: Vec<String>) -> Self {
-        let child = spawn(&folder, port, &arguments);
-        let mut redis = Self { child, folder, port, arguments };
+    /// The same by another program.
+    pub fn start_by(program: &str, arguments: &[&str]) -> Self {
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+        let arguments: Vec<String> = arguments.iter().map(|&one| one.to_owned()).collect();
+        let child = spawn(program, &folder, port, &arguments);
+        let mut redis = Self { program: program.to_owned(), child, folder, port, arguments };
         redis.wait();
         redis
     }
@@ -95,7 +106,7 @@ impl Redis {
 
     /// It is back on its port, empty.
     pub fn restart(&mut self) {
-        self.child = spawn(&self.folder, self.port, &self.arguments);
+        self.child = spawn(&self.program, &self.folder, self.port, &self.arguments);
         self.wait();
     }
 }
@@ -107,9 +118,9 @@ impl Drop for Redis {
     }
 }
 
-fn spawn(folder: &tempfile::TempDir, port: u16, arguments: &[String]) -> Child {
+fn spawn(program: &str, folder: &tempfile::TempDir, port: u16, arguments: &[String]) -> Child {
     let path = folder.path();
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(program);
     // With TLS or as a Sentinel, what comes later holds.
     command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
     command.arg("--dir").arg(path).arg("--logfile").arg(path.join("log"));

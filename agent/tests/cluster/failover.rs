@@ -1,0 +1,151 @@
+//! Stores that fail over, are emptied and lose what they granted, under load: what passes too much in each.
+
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::fleet::{BURST, Host, Outcome, RATE, Spread, drive};
+use crate::redis::{Redis, free_port, valkey};
+use crate::trouble::PATIENCE;
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("a_sentinels_replica_that_lagged_grants_nothing_twice", sentinel),
+    ("a_store_that_is_emptied_again_and_again_grants_nothing_twice", emptied),
+    ("a_store_whose_connections_are_cut_grants_nothing_twice", cut),
+];
+
+/// Those that need a Valkey.
+pub const VALKEY_TESTS: &[(&str, fn())] = &[("valkey_grants_leases_as_redis_does", on_valkey)];
+
+fn fleet(cluster: &str) -> Vec<Host> {
+    let limit = format!("rate = \"{RATE}/s\"\nburst = {BURST}");
+    let fleet: Vec<Host> = ["one", "two", "three"].map(|node| Host::start(node, cluster, &limit)).into();
+    for host in &fleet {
+        host.until(PATIENCE, "joined", |cluster| {
+            cluster["hosts"] == 3 && cluster["limits"][0]["share_from"] == "lease"
+        });
+    }
+    fleet
+}
+
+/// Asks the fleet for `time`, while something happens.
+fn measured(what: &str, fleet: &[Host], time: Duration, happens: impl FnOnce() + Send) -> Outcome {
+    let outcome = thread::scope(|scope| {
+        let asked = scope.spawn(|| drive(fleet, Spread::Skewed, time));
+        happens();
+        asked.join().unwrap()
+    });
+    eprintln!(
+        "{what}: {} of {:.0} passed in {:.1} s, {:+.1} %",
+        outcome.passed,
+        outcome.limit,
+        outcome.seconds,
+        100.0 * outcome.error()
+    );
+    assert!(outcome.wanted as f64 > 2.0 * outcome.limit, "{outcome:?}");
+    outcome
+}
+
+/// A program, ended when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sentinel() {
+    let mut master = Redis::start(&[]);
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
+    let deadline = Instant::now() + PATIENCE;
+    while !replica.cli(&["info", "replication"]).contains("master_link_status:up") {
+        assert!(Instant::now() < deadline, "{}", replica.cli(&["info", "replication"]));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (config, port) = (folder.path().join("sentinel.conf"), free_port());
+    let text = format!(
+        "port {port}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n\
+         sentinel down-after-milliseconds fleet 500\nsentinel failover-timeout fleet 3000\n",
+        master.port()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new("redis-server");
+    command.arg(&config).args(["--sentinel", "--daemonize", "no"]).stdout(Stdio::null());
+    let _sentinel = Running(command.spawn().unwrap());
+    let ask = |arguments: &[&str]| {
+        let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(arguments).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    while !ask(&["sentinel", "replicas", "fleet"]).contains(&replica.port().to_string()) {
+        assert!(Instant::now() < deadline, "the sentinel does not find the replica");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let fleet = fleet(&format!("store = \"redis://127.0.0.1:{port}\"\nsentinel = \"fleet\""));
+    let outcome = measured("a replica that lagged takes over", &fleet, Duration::from_secs(15), || {
+        thread::sleep(Duration::from_secs(2));
+        // It receives nothing any more of what is granted: shares have moved to the first host by then.
+        replica.hang();
+        thread::sleep(Duration::from_millis(400));
+        master.kill();
+        replica.go_on();
+        let deadline = Instant::now() + PATIENCE;
+        while !ask(&["sentinel", "get-master-addr-by-name", "fleet"]).contains(&replica.port().to_string()) {
+            assert!(Instant::now() < deadline, "{}", ask(&["sentinel", "master", "fleet"]));
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    assert!(outcome.error() <= 0.1, "{outcome:?}");
+    for host in &fleet {
+        host.until(PATIENCE, "leased by the replica", |cluster| {
+            cluster["hosts"] == 3 && cluster["limits"][0]["share_from"] == "lease"
+        });
+    }
+}
+
+fn emptied() {
+    let redis = Redis::start(&[]);
+    let fleet = fleet(&format!("store = {:?}", redis.url()));
+    let outcome = measured("a store that is emptied every 300 ms", &fleet, Duration::from_secs(10), || {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(9) {
+            assert_eq!(redis.cli(&["flushall"]), "OK");
+            thread::sleep(Duration::from_millis(300));
+        }
+    });
+    assert!(outcome.error() <= 0.1, "{outcome:?}");
+}
+
+fn cut() {
+    let redis = Redis::start(&[]);
+    let fleet = fleet(&format!("store = {:?}", redis.url()));
+    let outcome = measured("connections that are cut every 300 ms", &fleet, Duration::from_secs(10), || {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(9) {
+            redis.cli(&["client", "kill", "type", "normal"]);
+            thread::sleep(Duration::from_millis(300));
+        }
+    });
+    assert!(outcome.error() <= 0.1, "{outcome:?}");
+    for host in &fleet {
+        host.until(PATIENCE, "leased", |cluster| cluster["limits"][0]["share_from"] == "lease");
+    }
+}
+
+fn on_valkey() {
+    let program = valkey().unwrap();
+    let valkey = Redis::start_by(&program, &[]);
+    let fleet = fleet(&format!("store = \"valkey://127.0.0.1:{}\"", valkey.port()));
+    let outcome = measured("Valkey, emptied twice", &fleet, Duration::from_secs(10), || {
+        for _ in 0..2 {
+            thread::sleep(Duration::from_secs(3));
+            assert_eq!(valkey.cli(&["flushall"]), "OK");
+        }
+    });
+    assert!(outcome.error() <= 0.1, "{outcome:?}");
+    for host in &fleet {
+        host.until(PATIENCE, "leased", |cluster| cluster["limits"][0]["share_from"] == "lease");
+    }
+}

@@ -5,6 +5,7 @@ use prometheus::{CounterVec, Error};
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::ledger::Ledger;
+use crate::cluster::ClusterStatus;
 use crate::groups::GroupStatus;
 use crate::stats::{Count, InterfaceState, LimitStatus, Status};
 
@@ -48,6 +49,9 @@ impl Exposition {
         page.packets(&documents.status)?;
         page.limits(&documents.limits)?;
         page.groups(&documents.groups)?;
+        if let Some(cluster) = &documents.status.cluster {
+            page.cluster(cluster)?;
+        }
         let mut families = page.registry.gather();
         families.extend(self.process.gather());
         self.ledger.end_round();
@@ -320,6 +324,56 @@ impl Page<'_> {
                     ([name, "full"], line.full),
                 ]
             }),
+        )
+    }
+
+    fn cluster(&mut self, cluster: &ClusterStatus) -> Result<(), Error> {
+        let each = || cluster.limits.iter().map(|limit| (limit.name.as_str(), limit));
+        let is_up = matches!(cluster.health.as_str(), "up" | "slow");
+        self.gauge("weir_cluster_store_up", "1 while the store grants shares.", [], [([], u64::from(is_up))])?;
+        if let Some(ago) = cluster.last_answer_seconds_ago {
+            self.ratio(
+                "weir_cluster_last_answer_age_seconds",
+                "Since the store last granted a share.",
+                [],
+                [([], ago)],
+            )?;
+        }
+        self.gauge(
+            "weir_cluster_hosts",
+            "Hosts with a lease on a limit when the store last granted one, this host included.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.hosts)),
+        )?;
+        self.ratio(
+            "weir_cluster_share_ratio",
+            "This host's share of a limit: 1 is all of it.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.share)),
+        )?;
+        self.gauge(
+            "weir_cluster_share_leased",
+            "1 while the share is a lease, 0 while it is what holds without the store.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], u64::from(limit.share_from == "lease"))),
+        )?;
+        self.counter(
+            "weir_cluster_renewals_failed_total",
+            "Leases that the store did not renew when it was asked.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.failures)),
+        )?;
+        self.counter(
+            "weir_cluster_keys_exchanged_total",
+            "Keys whose consumption was exchanged with other hosts.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.keys_exchanged)),
+        )?;
+        self.gauge(
+            "weir_cluster_keys_local",
+            "Keys that the last exchange left to this host alone, since there were too many.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.keys_local)),
         )
     }
 

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Documents, Exporter, Exposition};
+use crate::cluster::ClusterStatus;
+use crate::cluster::status::ClusterLimitStatus;
 use crate::control::{Handler, Request};
 use crate::datapath::AttachMode;
 use crate::groups::GroupStatus;
@@ -110,6 +112,43 @@ fn a_config_that_was_not_put_in_force_is_seen() {
     assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), Some(1_790_000_000.5));
     assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(1.0));
     assert_eq!(value(&text, "weir_trial_rollback_failing", &[]), Some(1.0));
+}
+
+#[test]
+fn a_cluster_is_told_of_limit_by_limit() {
+    let mut documents = documents(7);
+    assert!(!Exposition::new().unwrap().text(&documents).unwrap().contains("weir_cluster"));
+    let limit = |name: &str, from: &str| ClusterLimitStatus {
+        name: name.to_owned(),
+        share: 0.25,
+        share_from: from.to_owned(),
+        hosts: 4,
+        failures: 3,
+        keys_exchanged: 70,
+        keys_local: 5,
+        ..ClusterLimitStatus::default()
+    };
+    let limits = vec![limit("a", "lease"), limit("b", "closed")];
+    let cluster = ClusterStatus { health: "slow".to_owned(), limits, ..ClusterStatus::default() };
+    documents.status.cluster = Some(cluster.clone());
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, "weir_cluster_store_up", &[]), Some(1.0));
+    assert_eq!(value(&text, "weir_cluster_last_answer_age_seconds", &[]), None);
+    for (name, leased) in [("a", 1.0), ("b", 0.0)] {
+        let of = |metric| value(&text, metric, &[("limit", name)]);
+        assert_eq!(of("weir_cluster_share_ratio"), Some(0.25));
+        assert_eq!(of("weir_cluster_share_leased"), Some(leased));
+        assert_eq!(of("weir_cluster_hosts"), Some(4.0));
+        assert_eq!(of("weir_cluster_renewals_failed_total"), Some(3.0));
+        assert_eq!(of("weir_cluster_keys_exchanged_total"), Some(70.0));
+        assert_eq!(of("weir_cluster_keys_local"), Some(5.0));
+    }
+    let ago = Some(7.5);
+    documents.status.cluster =
+        Some(ClusterStatus { health: "down".to_owned(), last_answer_seconds_ago: ago, ..cluster });
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, "weir_cluster_store_up", &[]), Some(0.0));
+    assert_eq!(value(&text, "weir_cluster_last_answer_age_seconds", &[]), ago);
 }
 
 #[test]

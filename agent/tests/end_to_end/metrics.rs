@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use promql_parser::parser::{self, Expr};
 use serde_json::Value;
+use weir::cluster::ClusterStatus;
+use weir::cluster::status::ClusterLimitStatus;
 use weir::groups::GroupStatus;
 use weir::groups::account::IoStatus;
 use weir::metrics::{Documents, Exposition};
+use weir::stats::Status;
 
 use crate::support::Network;
 use crate::traffic::{LIMIT, burst, udp_from};
@@ -87,8 +90,8 @@ fn scrape() {
         }
     }
     let mut present: BTreeSet<String> = samples(&page).into_iter().map(|sample| sample.metric).collect();
-    // A group that has touched no disk has none of these, and not every machine has a disk.
-    present.extend(samples(&of_a_group_with_a_disk()).into_iter().map(|sample| sample.metric));
+    // A group that has touched no disk has none of these, and not every machine has a disk, or a cluster.
+    present.extend(samples(&of_a_disk_and_a_cluster()).into_iter().map(|sample| sample.metric));
     for (place, query) in queries() {
         let expression = parser::parse(&query).unwrap_or_else(|error| panic!("{place}: {error}: {query}"));
         let mut names = BTreeSet::new();
@@ -102,11 +105,17 @@ fn scrape() {
     agent.stop(nix::sys::signal::Signal::SIGTERM);
 }
 
-/// What a scrape says of a group that has used a disk.
-fn of_a_group_with_a_disk() -> String {
+/// What a scrape says of a group that has used a disk, and of a limit that many hosts keep together.
+fn of_a_disk_and_a_cluster() -> String {
     let io = vec![IoStatus { device: "vda".to_owned(), read_bytes: 1, write_bytes: 2 }];
     let group = GroupStatus { name: "batch".to_owned(), io, ..GroupStatus::default() };
-    let documents = Documents { groups: vec![group], ..Documents::default() };
+    let cluster = ClusterStatus {
+        last_answer_seconds_ago: Some(0.1),
+        limits: vec![ClusterLimitStatus { name: "a".to_owned(), ..ClusterLimitStatus::default() }],
+        ..ClusterStatus::default()
+    };
+    let status = Status { cluster: Some(cluster), ..Status::default() };
+    let documents = Documents { status, groups: vec![group], ..Documents::default() };
     Exposition::new().unwrap().text(&documents).unwrap()
 }
 

@@ -204,7 +204,7 @@ impl Bench {
 
     /// What an agent costs while nothing happens.
     fn rest(&self) -> Result<String> {
-        let figures = rest::measure(&self.agent, Duration::from_secs(rest::SECONDS))?;
+        let figures = rest::measure(&self.agent, Duration::from_secs(rest::SECONDS), rest::Beside::Nothing)?;
         let said = format!("with a table for {} sources: {figures}", rest::SOURCES);
         println!("\n{said}\n");
         Ok(said)

@@ -23,7 +23,7 @@ use crate::events::{Event, EventLog, Subscription, What};
 use crate::groups::Keeper;
 use crate::live::{Cause, Changing, Live};
 use crate::memory::Lasting;
-use crate::service;
+use crate::service::{self, Escalated};
 use crate::state::{Keeping, Saved, StateDirectory};
 use crate::stats::{LimitStatus, Status, View, ViewQuery, monotonic_nanoseconds};
 
@@ -62,9 +62,9 @@ impl Orders {
                 // Where no packets are held, nobody can be kept off.
                 let Some(edge) = edge.load_full() else { continue };
                 match edge.escalate(&order) {
-                    // It is banned for longer already.
-                    Ok(false) => {}
-                    Ok(true) => events.push(banned(cidr, time)),
+                    Ok(Escalated::BannedForLonger) => {}
+                    Ok(Escalated::Banned) => events.push(banned(What::Banned, cidr, time)),
+                    Ok(Escalated::Observed) => events.push(banned(What::WouldBan, cidr, time)),
                     Err(reason) => eprintln!("banning {cidr} failed: {reason}"),
                 }
             }
@@ -76,15 +76,16 @@ impl Orders {
 }
 
 /// The event of a ban that escalation led to.
-fn banned(cidr: String, seconds: Option<f64>) -> Event {
+fn banned(what: What, cidr: String, seconds: Option<f64>) -> Event {
     let time = seconds.map_or_else(
         || "until it is lifted".to_owned(),
         |seconds| format!("for {}", humantime::format_duration(Duration::from_secs_f64(seconds))),
     );
-    let reason = format!("kept being refused by a limit on requests: banned {time}");
+    let ban = if what == What::Banned { "banned" } else { "in enforce mode it would be banned" };
+    let reason = format!("kept being refused by a limit on requests: {ban} {time}");
     // As `agent bans` has it: an address without its whole length.
     let source = prefix::parse(&cidr).map_or(cidr, |prefix| PrefixKey::from(&prefix).to_string());
-    Event { source: Some(source), ..Event::now(What::Banned, 1, reason) }
+    Event { source: Some(source), ..Event::now(what, 1, reason) }
 }
 
 /// Applications cannot be answered.
@@ -334,6 +335,8 @@ impl Handler for Agent {
                 json(self.try_config(&file, text, time, operator))
             }
             (Request::Confirm, _) => json(self.confirm()?),
+            (Request::Compare, _) => json(self.compare()),
+            (Request::Revert, _) => json(self.revert()),
             (Request::View { query }, _) => json(self.view(query)?),
             (Request::Events, _) => json(self.events.recent().iter().map(|event| &**event).collect::<Vec<_>>()),
             (Request::Groups, _) => json(self.groups.statuses()),

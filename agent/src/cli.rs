@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -41,6 +42,11 @@ pub struct ConfigFile {
     /// The config, as --config names it
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
+}
+
+/// A time with its unit, or a bare number of seconds, as `timeout` and `sleep` take it.
+fn duration(text: &str) -> Result<Duration, humantime::DurationError> {
+    text.parse().map(Duration::from_secs).or_else(|_| humantime::parse_duration(text))
 }
 
 /// What to ask about a limit on requests.
@@ -142,39 +148,52 @@ pub enum Command {
     Decide(Decide),
     /// Refuse every packet from addresses or prefixes until the ban expires or is lifted
     Ban {
-        /// The address or prefix
+        /// Addresses or prefixes; an IPv6 address stands for its /64
         #[arg(value_name = "CIDR", required_unless_present = "file", conflicts_with = "file")]
-        cidr: Option<String>,
-        /// A list to ban, one address or prefix a line; what follows a # is a comment
+        cidrs: Vec<String>,
+        /// A list, one address or prefix a line, # begins a comment; - reads standard input
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
-        /// For how long, such as 10m or 2h30m; without it, until it is lifted
-        #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
-        duration: Option<std::time::Duration>,
-        /// Ban even the address that this SSH session comes from
+        /// For how long: seconds, or a time such as 10m or 2h30m; default: until it is lifted
+        #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+        duration: Option<Duration>,
+        /// Ban the address of this SSH session, or a network wider than /8 (IPv6: /16)
         #[arg(long)]
         force: bool,
     },
-    /// Lift the ban of an address or prefix
+    /// Lift bans
     Unban {
-        /// The address or prefix, as it was banned
-        cidr: String,
+        /// Addresses or prefixes, as they were banned
+        #[arg(value_name = "CIDR", required_unless_present_any = ["file", "all"], conflicts_with_all = ["file", "all"])]
+        cidrs: Vec<String>,
+        /// A list, as agent ban takes it
+        #[arg(long, value_name = "FILE", conflicts_with = "all")]
+        file: Option<PathBuf>,
+        /// Lift every ban
+        #[arg(long)]
+        all: bool,
     },
     /// List the bans and when they expire
     Bans,
     /// Read the config again, all or nothing; unchanged limits keep their state
-    Reload,
+    Reload {
+        /// Print what would change, and change nothing
+        #[arg(long)]
+        diff: bool,
+    },
     /// Try a config for some time, then roll back unless it is confirmed
     Try {
         /// The config, as --config names it
         #[command(flatten)]
         config: ConfigFile,
         /// For how long, from 1s to 24h
-        #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
-        duration: std::time::Duration,
+        #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = duration)]
+        duration: Duration,
     },
     /// Keep the config that is on trial
     Confirm,
+    /// End a trial at once and roll back to the config before
+    Revert,
     /// Remove from the kernel what a stopped agent left in effect
     Detach(ConfigFile),
     /// Report what this host supports and how to fix what is missing; exits with 1 if the config requires it

@@ -20,6 +20,7 @@ pub mod follower;
 pub mod groups;
 pub mod host_links;
 pub mod host_load;
+pub mod human;
 pub mod link;
 pub mod live;
 pub mod manual;

@@ -1,5 +1,9 @@
 //! What is in force, and what is asked of it while it is.
 
+mod bans;
+
+pub(crate) use bans::Escalated;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,13 +13,13 @@ use common::counters::{BYPASS_ROWS, Traffic};
 use common::packet::Direction;
 use common::settings::Runtime;
 
-use crate::bans::{self, BanList, By};
+use crate::bans::{BanList, By, Change as BanChange};
 use crate::change::Change;
 use crate::cluster::{self, Usage};
 use crate::compile::{Layout, Plan, PrefixKey};
 use crate::config::policy::{Config, OnExit, Unit};
 use crate::config::prefix;
-use crate::control::{BanOrder, Banned, Handler, Request, Reset, Unbanned};
+use crate::control::{BanOrder, Handler, Request, Reset};
 use crate::counts;
 use crate::datapath::{
     AttachError, AttachMode, Bans, Datapath, EventRing, Generation, LoadError, OwnAddresses, PinDirectory, PinLock,
@@ -576,7 +580,7 @@ impl InForce {
         Ok(true)
     }
 
-    fn write(&mut self, changes: &[bans::Change]) -> Result<(), LoadError> {
+    fn write(&mut self, changes: &[BanChange]) -> Result<(), LoadError> {
         let mut trie = self.ingress.bans()?;
         changes.iter().try_for_each(|change| trie.write(change))
     }
@@ -653,27 +657,14 @@ fn undo(change: Change, pins: &PinDirectory) {
     }
 }
 
-/// What a ban order means: (prefix, until when).
-fn order(order: &BanOrder, now: u64) -> Result<(PrefixKey, u64), String> {
-    let prefix = prefix::parse(&order.cidr).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
-    let until = match order.for_seconds {
-        None => Ban::FOREVER,
-        Some(seconds) if seconds > 0.0 && seconds.is_finite() => now.saturating_add((seconds * 1e9) as u64),
-        Some(seconds) => return Err(format!("a ban cannot last {seconds} seconds: write more than 0")),
-    };
-    Ok((PrefixKey::from(&prefix), until))
-}
-
 impl Service {
-    /// Carries out a ban that a limit escalates to; whether there was none as long already.
+    /// Carries out a ban that a limit escalates to.
     ///
     /// # Errors
     ///
     /// When the order is wrong, or a map cannot be written.
-    pub(crate) fn escalate(&self, ban: &BanOrder) -> Result<bool, String> {
-        let now = monotonic_nanoseconds();
-        let kept = self.lock().ban(&[order(ban, now)?], By::Limit, now).map_err(|error| error.to_string())?;
-        Ok(kept.is_empty())
+    pub(crate) fn escalate(&self, order: &BanOrder) -> Result<Escalated, String> {
+        self.lock().escalate(order)
     }
 }
 
@@ -697,20 +688,12 @@ impl Handler for Service {
                 })?;
                 json(Reset { forgotten })
             }
-            Request::Ban { orders } => {
-                let now = monotonic_nanoseconds();
-                let orders: Vec<_> = orders.iter().map(|given| order(given, now)).collect::<Result<_, _>>()?;
-                let kept = in_force.ban(&orders, By::Operator, now).map_err(failed)?;
-                json(Banned { banned: (orders.len() - kept.len()) as u64, kept })
-            }
-            Request::Unban { cidr } => {
-                let prefix = prefix::parse(&cidr).map_err(|wrong| format!("{}: {}", wrong.message, wrong.help))?;
-                let was_banned = in_force.unban(&PrefixKey::from(&prefix)).map_err(failed)?;
-                json(Unbanned { was_banned })
-            }
+            Request::Ban { orders } => json(in_force.order_bans(&orders)?),
+            Request::Unban { cidrs } => json(in_force.lift_bans(&cidrs)?),
+            Request::UnbanAll => json(in_force.lift_all_bans()?),
             Request::Bans => json(in_force.list_bans().map_err(failed)?),
             Request::Groups | Request::Emergency { .. } => Err("groups are kept elsewhere".to_owned()),
-            Request::Reload { .. } | Request::Try { .. } | Request::Confirm => {
+            Request::Reload { .. } | Request::Try { .. } | Request::Compare | Request::Confirm | Request::Revert => {
                 Err("configs are kept elsewhere".to_owned())
             }
             Request::Events | Request::Follow { .. } => Err("events are kept elsewhere".to_owned()),

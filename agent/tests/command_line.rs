@@ -35,7 +35,7 @@ fn tells(arguments: &[&str], status: i32, words: &[&str]) {
 fn wrong_usage_ends_with_2_and_the_right_one() {
     tells(&["statsu"], 2, &["'status'"]);
     tells(&["show", "1.2.3"], 2, &["invalid IP address"]);
-    tells(&["ban", "192.0.2.1", "--for", "10"], 2, &["time unit needed"]);
+    tells(&["ban", "192.0.2.1", "--for", "10x"], 2, &["unknown time unit"]);
     tells(&["ban", "300.0.0.1"], 2, &["neither an address nor a prefix", "nothing was banned"]);
     tells(&["completions", "tcsh"], 2, &["bash"]);
 }

@@ -239,10 +239,12 @@ fn hold(found: Found, seen: &Seen, subject: &MaybeUninit<Subject>) -> Fate {
         };
     }
     let bypass = found.0 as u32;
-    let outcome = match (Bypass::is_refusal(bypass), setting!(observe)) {
+    // A ban is an operator's order, and observe mode is about limits.
+    let is_enforced = setting!(observe) == 0 || bypass == Bypass::Banned as u32;
+    let outcome = match (Bypass::is_refusal(bypass), is_enforced) {
         (false, _) => Outcome::Passed,
-        (true, 0) => Outcome::Throttled,
-        (true, _) => Outcome::WouldThrottle,
+        (true, true) => Outcome::Throttled,
+        (true, false) => Outcome::WouldThrottle,
     };
     Kernel.count(bypass, outcome, seen.size);
     if outcome == Outcome::Throttled { Fate::Refused(Telling::Nothing) } else { Fate::Passed(Passage::FREE) }

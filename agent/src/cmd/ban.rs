@@ -1,5 +1,6 @@
 //! `agent ban`, `agent unban`, `agent bans`.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,40 +33,27 @@ impl From<bool> for Force {
 }
 
 pub fn ban(
-    cidr: Option<&str>,
+    cidrs: &[String],
     file: Option<&Path>,
     duration: Option<Duration>,
     force: Force,
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
-    let listed = match (cidr, file) {
-        (Some(cidr), _) => parse("", cidr),
-        (None, Some(file)) => {
-            let text = std::fs::read_to_string(file).with_context(|| format!("reading {} failed", file.display()))?;
-            parse(&file.display().to_string(), &text)
-        }
-        (None, None) => Ok(Vec::new()),
-    };
-    let prefixes = match listed {
-        Ok(prefixes) => prefixes,
-        Err(wrong) => {
-            eprintln!("{}\nnothing was banned", wrong.join("\n"));
-            return Ok(ExitCode::from(USAGE));
-        }
-    };
+    let Some(prefixes) = named(cidrs, file, "banned")? else { return Ok(ExitCode::from(USAGE)) };
     if duration.is_some_and(|duration| duration.is_zero()) {
-        eprintln!("a ban of no time bans nobody: write --for 10m");
+        eprintln!("invalid time: a ban of 0 s refuses nothing; write --for 10m");
         return Ok(ExitCode::from(USAGE));
     }
-    if let (Some(own), Force::No) = (locked_out(&prefixes, ssh::client()), force) {
-        eprintln!("{own} holds the address that this SSH session comes from: to ban it all the same, add --force");
+    let obstacle = locked_out(&prefixes, ssh::client()).or_else(|| too_wide(&prefixes));
+    if let (Some(obstacle), Force::No) = (obstacle, force) {
+        eprintln!("{obstacle}; to ban it all the same, add --force\nnothing was banned");
         return Ok(ExitCode::from(USAGE));
     }
     let client = options.client();
     let for_seconds = duration.map(|duration| duration.as_secs_f64());
     let mut all = Banned::default();
     for part in prefixes.chunks(MOST_ORDERS) {
-        let orders = part.iter().map(|prefix| BanOrder { cidr: prefix.to_string(), for_seconds }).collect();
+        let orders = part.iter().map(|named| BanOrder { cidr: named.prefix.to_string(), for_seconds }).collect();
         let some: Banned = match client.ask(&Request::Ban { orders }) {
             Err(error) if all.banned > 0 => {
                 return Err(error).context(format!("{} of {} are banned; the next failed", all.banned, prefixes.len()));
@@ -74,21 +62,61 @@ pub fn ban(
         };
         all.banned += some.banned;
         all.kept.extend(some.kept);
+        all.without_effect.extend(some.without_effect);
+        all.notes.extend(some.notes);
     }
+    all.notes.extend(prefixes.iter().filter_map(Named::widened));
     match Print::from(options.json) {
         Print::Json => println!("{}", serde_json::to_string_pretty(&all)?),
-        Print::Table => println!("{} banned", number(all.banned)),
+        Print::Table => {
+            println!("{} banned", number(all.banned));
+            all.notes.iter().for_each(|note| println!("note: {note}"));
+            all.without_effect.iter().for_each(|ban| eprintln!("no effect: {}: {}", ban.cidr, ban.reason));
+        }
     }
     for BanStatus { cidr, expires_in_seconds } in &all.kept {
         let until = expires_in_seconds
             .map_or_else(|| "until it is lifted".to_owned(), |left| format!("for {}", table::seconds(left)));
         eprintln!("{cidr} stays banned {until}, which is longer: to shorten it, agent unban {cidr} first");
     }
-    Ok(if all.kept.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_as_ordered = all.kept.is_empty() && all.without_effect.is_empty();
+    Ok(if is_as_ordered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prefixes, one a line; every line that is none is told of at once.
-fn parse(file: &str, text: &str) -> Result<Vec<Prefix>, Vec<String>> {
+/// A prefix that the operator named.
+struct Named {
+    prefix: Prefix,
+    /// The IPv6 address that stands for its network.
+    address: Option<Prefix>,
+}
+
+impl Named {
+    fn widened(&self) -> Option<String> {
+        let address = self.address?;
+        Some(format!("{} is the network of {}: write {address} for the address alone", self.prefix, address.address()))
+    }
+}
+
+/// The prefixes on the command line or in a list; `None` if one is wrong, which has been printed.
+fn named(cidrs: &[String], file: Option<&Path>, done: &str) -> anyhow::Result<Option<Vec<Named>>> {
+    let listed = match file {
+        None => parse("", &cidrs.join("\n")),
+        Some(path) if path == Path::new("-") => {
+            parse("standard input", &io::read_to_string(io::stdin()).context("reading standard input failed")?)
+        }
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| format!("reading {} failed", path.display()))?;
+            parse(&path.display().to_string(), &text)
+        }
+    };
+    listed.map(Some).or_else(|wrong| {
+        eprintln!("{}\nnothing was {done}", wrong.join("\n"));
+        Ok(None)
+    })
+}
+
+/// Prefixes, one a line, or every line that is invalid.
+fn parse(file: &str, text: &str) -> Result<Vec<Named>, Vec<String>> {
     let mut prefixes = Vec::new();
     let mut errors = Vec::new();
     for (nth, line) in text.lines().enumerate() {
@@ -97,41 +125,65 @@ fn parse(file: &str, text: &str) -> Result<Vec<Prefix>, Vec<String>> {
             continue;
         }
         match prefix::parse(content) {
-            Ok(prefix) => prefixes.push(prefix),
+            Ok(prefix) => {
+                let network = (!content.contains('/')).then(|| prefix.network_of_host()).flatten();
+                let address = network.map(|_| prefix);
+                prefixes.push(Named { prefix: network.unwrap_or(prefix), address });
+            }
             Err(wrong) if file.is_empty() => errors.push(format!("{}: {}", wrong.message, wrong.help)),
             Err(wrong) => errors.push(format!("{file}:{}: {}: {}", nth + 1, wrong.message, wrong.help)),
         }
     }
     if prefixes.is_empty() && errors.is_empty() {
-        errors.push(format!(
-            "there is no address in {:?}: write one, such as 192.0.2.10",
-            if file.is_empty() { text } else { file }
-        ));
+        let place = if file.is_empty() { format!("{text:?}") } else { file.to_owned() };
+        errors.push(format!("no address in {place}: write one, such as 192.0.2.10"));
     }
     if errors.is_empty() { Ok(prefixes) } else { Err(errors) }
 }
 
-/// The prefix that the operator would be locked out by.
-fn locked_out(prefixes: &[Prefix], client: Option<IpAddr>) -> Option<&Prefix> {
+/// The prefix that would lock out the operator.
+fn locked_out(prefixes: &[Named], client: Option<IpAddr>) -> Option<String> {
     let client = client?;
-    prefixes.iter().find(|prefix| prefix.contains(client))
+    let own = prefixes.iter().find(|named| named.prefix.contains(client))?;
+    Some(format!("{} contains the address of this SSH session, {client}", own.prefix))
 }
 
-pub fn unban(cidr: &str, options: &Options) -> anyhow::Result<ExitCode> {
-    let prefix = match prefix::parse(cidr) {
-        Ok(prefix) => prefix,
-        Err(wrong) => {
-            eprintln!("{}: {}", wrong.message, wrong.help);
-            return Ok(ExitCode::from(USAGE));
-        }
-    };
-    ask(options, &Request::Unban { cidr: prefix.to_string() }, |unbanned: &Unbanned| {
-        if unbanned.was_banned {
-            format!("{prefix} is not banned any more")
-        } else {
-            format!("{prefix} was not banned: agent bans lists what is")
-        }
-    })
+/// The first prefix that is wider than a network anybody bans by hand.
+fn too_wide(prefixes: &[Named]) -> Option<String> {
+    let wide = prefixes.iter().find(|named| named.prefix.is_wider_than(8, 16))?;
+    Some(format!("{} is wider than /8 (IPv6: /16)", wide.prefix))
+}
+
+pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
+    let Some(prefixes) = named(cidrs, file, "unbanned")? else { return Ok(ExitCode::from(USAGE)) };
+    let client = options.client();
+    let mut all = Unbanned::default();
+    for part in prefixes.chunks(MOST_ORDERS / 2) {
+        // An IPv6 address may have been banned by itself, too.
+        let cidrs = part.iter().flat_map(|named| std::iter::once(named.prefix).chain(named.address));
+        let some: Unbanned = client.ask(&Request::Unban { cidrs: cidrs.map(|prefix| prefix.to_string()).collect() })?;
+        all.unbanned += some.unbanned;
+        all.was_banned |= some.was_banned;
+        all.still_banned.extend(some.still_banned);
+    }
+    tell_unbanned(&all, options, &prefixes.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>().join(", "))
+}
+
+pub fn unban_all(options: &Options) -> anyhow::Result<ExitCode> {
+    let all: Unbanned = options.client().ask(&Request::UnbanAll)?;
+    tell_unbanned(&all, options, "every prefix")
+}
+
+fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Result<ExitCode> {
+    match Print::from(options.json) {
+        Print::Json => println!("{}", serde_json::to_string_pretty(all)?),
+        Print::Table if all.was_banned => println!("{} unbanned", number(all.unbanned)),
+        Print::Table => println!("{named} was not banned: agent bans lists the bans"),
+    }
+    for still in &all.still_banned {
+        eprintln!("{} is still banned, as part of {}: agent unban {}", still.cidr, still.by, still.by);
+    }
+    Ok(if all.still_banned.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
@@ -154,8 +206,11 @@ mod tests {
     fn a_list_has_comments_and_every_wrong_line_is_told() {
         let list = "192.0.2.1 # scraper\n\n# nothing\n2001:db8::/32\n";
         let parsed = parse("list", list).unwrap();
-        assert_eq!(parsed.iter().map(ToString::to_string).collect::<Vec<_>>(), ["192.0.2.1/32", "2001:db8::/32"]);
-        let errors = parse("list", "192.0.2.1\nnobody\n192.0.2.1/24\n").unwrap_err();
+        assert_eq!(
+            parsed.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>(),
+            ["192.0.2.1/32", "2001:db8::/32"]
+        );
+        let errors = parse("list", "192.0.2.1\nnobody\n192.0.2.1/24\n").map(|_| ()).unwrap_err();
         assert_eq!(errors.len(), 2);
         assert!(errors[0].starts_with("list:2: ") && errors[1].contains("192.0.2.0/24"), "{errors:?}");
         assert!(parse("", "").is_err() && parse("list", "# none\n").is_err());
@@ -167,5 +222,17 @@ mod tests {
         assert!(locked_out(&prefixes, "192.0.2.9".parse().ok()).is_some());
         assert!(locked_out(&prefixes, "192.0.3.9".parse().ok()).is_none());
         assert!(locked_out(&prefixes, None).is_none());
+        assert!(too_wide(&prefixes).is_none());
+        for wide in ["0.0.0.0/0", "12.0.0.0/7", "::/0", "2000::/3"] {
+            assert!(too_wide(&parse("", wide).unwrap()).is_some(), "{wide}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_stands_for_its_network() {
+        let named = parse("", "2001:db8::7\n2001:db8::7/128\n192.0.2.7").unwrap();
+        let prefixes: Vec<String> = named.iter().map(|named| named.prefix.to_string()).collect();
+        assert_eq!(prefixes, ["2001:db8::/64", "2001:db8::7/128", "192.0.2.7/32"]);
+        assert!(named[0].widened().unwrap().contains("2001:db8::7/128") && named[1].widened().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! `agent detach`: nothing of an earlier run stays in the kernel.
+//! `agent detach`: removes from the kernel what a stopped agent left in effect.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +8,8 @@ use anyhow::Context;
 use super::USAGE;
 use crate::config;
 use crate::config::policy::AgentConfig;
-use crate::datapath::PinDirectory;
+use crate::control::Client;
+use crate::datapath::{LoadError, PinDirectory};
 use crate::groups;
 
 pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
@@ -22,6 +23,17 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
             }
         },
     };
+    // A running agent would go on reporting limits that are gone, and attach its programs again.
+    let pins = agent.pins.exists().then(|| PinDirectory::open(&agent.pins)).transpose()?;
+    let lock = pins.as_ref().map(PinDirectory::lock).transpose();
+    if matches!(lock, Err(LoadError::InUse { .. })) || Client::new(&agent.control).is_answered() {
+        eprintln!(
+            "an agent is running on {}: stop it first, as by systemctl stop weir; with on_exit = \"detach\" it detaches by itself",
+            agent.control.display()
+        );
+        return Ok(ExitCode::FAILURE);
+    }
+    let _lock = lock?;
     let (had_groups, problems) = groups::detach(&agent);
     if let Some(problem) = problems.into_iter().next() {
         return Err(problem).context("ending the process groups");
@@ -29,14 +41,13 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
     if had_groups {
         println!("ended the process groups; their processes are back where they came from");
     }
-    let directory = &agent.pins;
-    if !directory.exists() {
+    let Some(pins) = pins else {
         if !had_groups {
-            println!("nothing to detach: there is no {}", directory.display());
+            println!("nothing to detach: there is no {}", agent.pins.display());
         }
         return Ok(ExitCode::SUCCESS);
-    }
-    let removed = PinDirectory::open(directory)?.clear().context("detaching")?;
+    };
+    let removed = pins.clear().context("detaching")?;
     for path in &removed {
         println!("removed {}", path.display());
     }

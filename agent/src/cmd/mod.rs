@@ -52,17 +52,20 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Events { follow, last } => events::events(follow.into(), last, options),
         Command::Show { source } => ask::show(source, options),
         Command::Reset { source, limit } => ask::reset(source, limit, options),
-        Command::Ban { cidr, file, duration, force } => {
-            ban::ban(cidr.as_deref(), file.as_deref(), duration, force.into(), options)
+        Command::Ban { cidrs, file, duration, force } => {
+            ban::ban(&cidrs, file.as_deref(), duration, force.into(), options)
         }
-        Command::Unban { cidr } => ban::unban(&cidr, options),
+        Command::Unban { all: true, .. } => ban::unban_all(options),
+        Command::Unban { cidrs, file, .. } => ban::unban(&cidrs, file.as_deref(), options),
         Command::Bans => ban::bans(options),
         Command::Decide(question) => decide::decide(&question, options),
         Command::Groups { emergency: None } => groups::groups(options),
         Command::Groups { emergency: Some(command) } => groups::emergency(&command, options),
-        Command::Reload => reload::reload(options),
+        Command::Reload { diff: true } => reload::compare(options),
+        Command::Reload { diff: false } => reload::reload(options),
         Command::Try { duration, .. } => reload::try_config(&config, duration, options),
         Command::Confirm => reload::confirm(options),
+        Command::Revert => reload::revert(options),
         Command::Detach(_) => detach::detach(named),
         Command::Doctor(_) => doctor::doctor(named, options.json.into()),
         Command::Completions { shell } => package::completions(shell),

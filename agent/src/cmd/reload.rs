@@ -12,7 +12,29 @@ use crate::live::{Confirmed, Reloaded, TRIALS};
 
 pub fn reload(options: &Options) -> anyhow::Result<ExitCode> {
     let answer: Reloaded = options.client().ask(&Request::Reload { operator: ssh::client() })?;
-    tell(&answer, options, || format!("reloaded in {} ms", answer.milliseconds))
+    tell(&answer, options, || {
+        let mut lines = vec![format!("reloaded in {} ms", answer.milliseconds)];
+        lines.extend(differences(&answer));
+        lines.join("\n")
+    })
+}
+
+pub fn compare(options: &Options) -> anyhow::Result<ExitCode> {
+    let answer: Reloaded = options.client().ask(&Request::Compare)?;
+    tell(&answer, options, || differences(&answer).join("\n"))
+}
+
+pub fn revert(options: &Options) -> anyhow::Result<ExitCode> {
+    let answer: Reloaded = options.client().ask(&Request::Revert)?;
+    tell(&answer, options, || {
+        let mut lines = vec!["rolled back to the config before the trial".to_owned()];
+        lines.extend(differences(&answer));
+        lines.join("\n")
+    })
+}
+
+fn differences(answer: &Reloaded) -> Vec<String> {
+    if answer.changes.is_empty() { vec!["no differences".to_owned()] } else { answer.changes.lines() }
 }
 
 pub fn try_config(file: &Path, duration: Duration, options: &Options) -> anyhow::Result<ExitCode> {

@@ -24,6 +24,7 @@ impl Default for AgentConfig {
             never_limit: Vec::new(),
             protect: vec![Shield::Ssh, Shield::Gateways, Shield::Store],
             watch: false,
+            allow_empty: false,
         }
     }
 }
@@ -84,6 +85,7 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
     }
     agent.protect = protect(&mut table).unwrap_or(agent.protect);
     agent.watch = flag(&mut table, "watch").unwrap_or(agent.watch);
+    agent.allow_empty = flag(&mut table, "allow_empty").unwrap_or(agent.allow_empty);
     table.finish();
     agent
 }

@@ -9,7 +9,7 @@ use super::policy::{
 };
 use super::report::Span;
 use super::table::{Table, Value, float, integer};
-use super::units;
+use super::{services, tcp, units};
 
 /// A limit, and where its name stands.
 pub struct ReadLimit {
@@ -67,7 +67,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     combinations(&mut table, protocol, unit, algorithm, key, ports.is_some());
     check_action(&mut table, action, throttle);
     if let (Action::Shape, Some((rate, _, _))) = (action, &rate) {
-        check_queue(&mut table, *rate, burst.unwrap_or(rate.count));
+        check_queue(&mut table, *rate, burst.unwrap_or_else(|| default_burst(*rate, unit, algorithm)));
     }
     if let Some((rate, text, span)) = &rate {
         check_rates(&mut table, unit, algorithm, burst, &tiers, (*rate, text, span.clone()));
@@ -75,7 +75,10 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     table.finish();
 
     let ((name, name_span), (rate, rate_text, _)) = (name?, rate?);
-    let tiers = tiers.into_iter().map(|(rate, text, _)| Tier { rate, burst: rate.count, text }).collect();
+    let tiers = tiers
+        .into_iter()
+        .map(|(rate, text, _)| Tier { rate, burst: tier_burst(rate, unit, algorithm), text })
+        .collect();
     let limit = Limit {
         name: name.to_owned(),
         direction,
@@ -88,7 +91,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         algorithm,
         rate,
         rate_text,
-        burst: burst.unwrap_or(rate.count),
+        burst: burst.unwrap_or_else(|| default_burst(rate, unit, algorithm)),
         throttle,
         action,
         on_full,
@@ -96,6 +99,16 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         cluster,
     };
     Some(ReadLimit { limit, name_span, burst_span })
+}
+
+/// The burst where none is written: the rate's N, and of bytes what TCP needs at that rate.
+fn default_burst(rate: Rate, unit: Unit, algorithm: Algorithm) -> u64 {
+    if unit == Unit::Bytes && algorithm.has_burst() { tcp::least_burst(rate) } else { rate.count }
+}
+
+/// A tier is a further allowance, such as a day's: its N passes at once, and of bytes no less than TCP needs.
+fn tier_burst(rate: Rate, unit: Unit, algorithm: Algorithm) -> u64 {
+    rate.count.max(default_burst(rate, unit, algorithm))
 }
 
 /// Whether all hosts of the cluster keep the limit together.
@@ -127,8 +140,9 @@ fn direction_name(direction: Direction) -> &'static str {
 }
 
 fn ports(table: &mut Table<'_, '_>) -> Option<PortSet> {
-    let example = "[443, \"8000-8100\"]";
-    let values = table.array("ports", example)?;
+    let example = "[443, \"8000-8100\", \"ssh\"]";
+    let value = table.value("ports")?;
+    let values = value.get_ref().as_array().map_or_else(|| vec![value], |array| array.iter().collect());
     if values.is_empty() {
         let span = table.span_of("ports");
         table.problems.error(
@@ -142,8 +156,9 @@ fn ports(table: &mut Table<'_, '_>) -> Option<PortSet> {
         match range(value) {
             Some(range) => ranges.push(range),
             None => {
-                let help = format!("write a port from 1 to 65535 or a range, the lower first: ports = {example}");
-                table.problems.error(value.span(), "this is neither a port nor a range of ports", help);
+                let help =
+                    format!("write ports from 1 to 65535, ranges (the lower first) or services: ports = {example}");
+                table.problems.error(value.span(), "invalid port: not a number, a range or a known service", help);
             }
         }
     }
@@ -156,6 +171,9 @@ fn range(value: Value<'_>) -> Option<(u16, u16)> {
         return port(number).map(|port| (port, port));
     }
     let text = value.get_ref().as_str()?;
+    if let Some(port) = services::port(text) {
+        return Some((port, port));
+    }
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let parse = |text: &str| text.trim().parse().ok().and_then(port);
     Some((parse(first)?, parse(last)?)).filter(|(first, last)| first <= last)
@@ -409,7 +427,11 @@ fn check_rates(
                 format!("write at most {LARGEST_LOG}, or algorithm = \"sliding-window\""),
             );
         }
-        let holds = if nth == 0 { burst.unwrap_or(rate.count) } else { rate.count };
+        let holds = match (nth, burst) {
+            (0, Some(burst)) => burst,
+            (0, None) => default_burst(*rate, unit, algorithm),
+            _ => tier_burst(*rate, unit, algorithm),
+        };
         if unit == Unit::Bytes && holds < FULL_FRAME {
             let (span, help) = if nth == 0 && burst.is_some() {
                 (table.span_of("burst"), "write at least burst = \"1514B\"")

@@ -3,9 +3,11 @@
 //! One file a table. Every error of a file is found and told at once, with its place and what to write instead.
 
 mod agent;
+mod changes;
 mod class;
 pub mod cluster;
 mod decide;
+mod describe;
 mod group;
 mod limit;
 pub mod policy;
@@ -16,11 +18,14 @@ mod request;
 pub(crate) mod request_key;
 pub(crate) mod request_limit;
 mod request_notes;
+mod services;
 pub mod ssh;
 pub(crate) mod table;
 mod tcp;
 pub mod units;
 mod words;
+
+pub use changes::{Change, Changes};
 
 use std::fs;
 use std::io;
@@ -110,10 +115,10 @@ pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
     let shown = cluster::without_credentials(text);
-    for error in &syntax {
+    // What the parser makes of the text after broken syntax is a guess, and errors in guesses mislead.
+    if let Some(error) = syntax.first() {
         problems.error(error.span().unwrap_or(0..0), error.message(), "correct the TOML syntax here");
     }
-    // What the parser made of broken syntax is a guess, and errors in guesses mislead.
     let config = if syntax.is_empty() { read(document.get_ref(), document.span(), &mut problems) } else { None };
     match config {
         Some(config) if problems.errors.is_empty() => {
@@ -151,6 +156,11 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
     tcp::check(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
+    let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty();
+    if is_empty && !agent.allow_empty && root.problems.errors.is_empty() {
+        let message = "the config limits nothing: it has no [[limit]] and no [[group]]";
+        root.problems.error(root.span(), message, "add one, or set [agent] allow_empty = true");
+    }
     root.finish();
     Some(Config {
         agent,

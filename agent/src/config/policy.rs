@@ -74,6 +74,8 @@ pub struct AgentConfig {
     pub protect: Vec<Shield>,
     /// Whether the config is read again when its file changes.
     pub watch: bool,
+    /// Whether a config that limits nothing is valid.
+    pub allow_empty: bool,
 }
 
 /// A name of an interface, or a pattern of names.
@@ -121,6 +123,25 @@ impl Prefix {
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address)
+    }
+
+    /// The address, without the length.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.0.addr()
+    }
+
+    /// The network that a host of IPv6 has to itself, of one address; `None` for IPv4.
+    #[must_use]
+    pub fn network_of_host(&self) -> Option<Self> {
+        let network = ipnet::IpNet::new(self.0.addr(), 64).ok()?.trunc();
+        self.0.addr().is_ipv6().then_some(Self(network))
+    }
+
+    /// Whether it has more addresses than a prefix of `ipv4` bits, or of `ipv6` bits.
+    #[must_use]
+    pub fn is_wider_than(&self, ipv4: u8, ipv6: u8) -> bool {
+        self.0.prefix_len() < if self.0.addr().is_ipv4() { ipv4 } else { ipv6 }
     }
 
     /// Whether it holds all of the other.
@@ -178,6 +199,12 @@ impl Multiplier {
         let steps = steps as u64;
         let common = greatest_common_divisor(steps, STEPS);
         Some(Self { numerator: steps / common, denominator: STEPS / common })
+    }
+
+    /// As a number.
+    #[must_use]
+    pub fn factor(self) -> f64 {
+        self.numerator as f64 / self.denominator as f64
     }
 
     /// `rate` so many times, exactly.
@@ -361,6 +388,16 @@ impl PortSet {
     #[must_use]
     pub fn contains(&self, port: u16) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&port))
+    }
+
+    /// Each port or range, as limits.toml has it.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        let text = |(first, last): &(u16, u16)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        };
+        self.0.iter().map(text).collect()
     }
 
     /// Every port.

@@ -72,7 +72,7 @@ impl<'t, 'p> Table<'t, 'p> {
     /// One of a set of words.
     pub fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
         let (text, span) = self.string(key, &format!("{:?}", words.first()?.0))?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
         if found.is_none() {
             let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             let message = format!("{text:?} is no {key}");

@@ -15,7 +15,7 @@ const PAUSE_NANOSECONDS: u128 = 250_000_000;
 const FOUR_BUFFERS: u64 = 256 << 10;
 
 /// The least burst for a rate, in bytes.
-fn least_burst(rate: Rate) -> u64 {
+pub fn least_burst(rate: Rate) -> u64 {
     let of_pause = (u128::from(rate.count) * PAUSE_NANOSECONDS).div_ceil(u128::from(rate.per_nanoseconds));
     u64::try_from(of_pause).unwrap_or(u64::MAX).max(FOUR_BUFFERS)
 }
@@ -91,7 +91,7 @@ mod tests {
         for (lines, wanted) in [
             ("rate = \"20MB/s\"\nburst = \"64KiB\"", "burst = \"5MB\""),
             ("rate = \"20MB/s\"\nburst = \"4999kB\"", "burst = \"5MB\""),
-            ("rate = \"100kB/s\"", "burst = \"256KiB\""),
+            ("rate = \"100kB/s\"\nburst = \"100kB\"", "burst = \"256KiB\""),
             ("rate = \"7MB/s\"\nburst = \"1MB\"\nalgorithm = \"leaky-bucket\"", "burst = \"1750kB\""),
             ("rate = \"200kB/s\"\nalgorithm = \"sliding-window\"", "256KiB or more"),
         ] {
@@ -101,6 +101,10 @@ mod tests {
         }
         for lines in [
             "rate = \"20MB/s\"",
+            "rate = \"100kB/s\"",
+            "rate = \"100B/s\"",
+            "rate = \"12345Mbit/s\"",
+            "rate = \"1GB/day\"",
             "rate = \"20MB/s\"\nburst = \"5MB\"",
             "rate = \"1MB/s\"\nburst = \"256KiB\"",
             "rate = \"20MB/s\"\nburst = \"64KiB\"\nprotocol = \"udp\"",
@@ -114,7 +118,7 @@ mod tests {
     fn a_class_whose_share_is_too_small_for_tcp_is_warned_of() {
         let class = |multiplier: &str| {
             format!(
-                "rate = \"2MB/s\"\n[[class]]\nname = \"slow\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = {multiplier}"
+                "rate = \"4MB/s\"\n[[class]]\nname = \"slow\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = {multiplier}"
             )
         };
         assert_eq!(warnings(&class("0.5")), [""; 0]);

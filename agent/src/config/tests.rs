@@ -78,15 +78,17 @@ fn every_error_says_where_it_is_and_what_to_write() {
         (&limit("rate = \"0/s\""), 5, 8, "rate of 0", "above 0"),
         (&limit("rate = \"10MB/s\""), 5, 8, "counts packets", "unit = \"bytes\""),
         (&limit("rate = \"10/s\"\nunit = \"bytes\""), 5, 8, "needs a unit", "10kB/s"),
-        (&limit("rate = \"100B/s\"\nunit = \"bytes\""), 5, 8, "1514", "longer time"),
+        (&limit("rate = \"100B/s\"\nunit = \"bytes\"\nalgorithm = \"fixed-window\""), 5, 8, "1514", "longer time"),
+        ("[agent]\nmode = \"observe\"", 1, 1, "limits nothing", "allow_empty = true"),
+        ("[[limit]\nname = \"a\"\n[agent\n", 1, 9, "", "TOML syntax"),
         (&limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = 5000"), 7, 9, "needs a unit", "256KiB"),
         (&limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = \"1KiB\""), 7, 9, "1514", "1514B"),
         (&limit(&format!("{rate}burst = \"1KiB\"")), 6, 9, "is a number", "burst = 2000"),
         (&limit(&format!("{rate}burst = 0")), 6, 9, "out of range", "from 1"),
         (&limit(&format!("{rate}burst = 5\nalgorithm = \"fixed-window\"")), 6, 9, "no burst", "leave burst out"),
         (&limit(&format!("{rate}protocol = \"icmp\"\nports = [80]")), 7, 9, "icmp has no ports", "leave out ports"),
-        (&limit(&format!("{rate}ports = [0]")), 6, 10, "neither a port", "from 1 to 65535"),
-        (&limit(&format!("{rate}ports = [\"90-80\"]")), 6, 10, "neither a port", "lower first"),
+        (&limit(&format!("{rate}ports = [0]")), 6, 10, "invalid port", "from 1 to 65535"),
+        (&limit(&format!("{rate}ports = [\"90-80\"]")), 6, 10, "invalid port", "lower first"),
         (&limit(&format!("{rate}ports = []")), 6, 9, "no port is named", "leave ports out"),
         (&limit(&format!("{rate}unit = \"connections\"\nprotocol = \"udp\"")), 6, 8, "no connections", "tcp"),
         (&limit(&format!("{rate}unit = \"requests\"\nprotocol = \"icmp\"")), 6, 8, "no requests", "packets"),
@@ -187,10 +189,10 @@ fn all_errors_of_a_file_are_told_at_once_in_the_order_of_their_places() {
 #[test]
 fn what_is_probably_not_meant_is_a_warning() {
     for (text, message) in [
-        ("[agent]\nnever_limit = [\"0.0.0.0/0\"]".to_owned(), "nothing will be limited"),
-        ("[agent]\nnever_limit = [\"::/0\"]".to_owned(), "nothing will be limited"),
+        ("[agent]\nallow_empty = true\nnever_limit = [\"0.0.0.0/0\"]".to_owned(), "nothing will be limited"),
+        ("[agent]\nallow_empty = true\nnever_limit = [\"::/0\"]".to_owned(), "nothing will be limited"),
         (
-            "[agent]\nnever_limit = [\"10.0.0.0/8\"]\n[[class]]\nname = \"a\"\nsources = [\"10.1.0.0/16\"]".to_owned(),
+            "[agent]\nallow_empty = true\nnever_limit = [\"10.0.0.0/8\"]\n[[class]]\nname = \"a\"\nsources = [\"10.1.0.0/16\"]".to_owned(),
             "no limit can reach class",
         ),
         (limit("rate = \"1000000/s\"\nburst = 1"), "less than"),
@@ -228,6 +230,26 @@ fn what_is_left_out_has_the_documented_default() {
 fn ports_are_ranges_that_do_not_overlap() {
     let config = check(&limit("rate = \"1/s\"\nports = [443, \"8000-8100\", \"8050-8200\", 8201]")).unwrap().config;
     assert_eq!(config.limits[0].ports, Some(PortSet::new(vec![(443, 443), (8000, 8201)])));
+    for (ports, expected) in [("22", 22), ("\"SSH\"", 22), ("[\"https\"]", 443)] {
+        let config = check(&limit(&format!("rate = \"1/s\"\nprotocol = \"TCP\"\nports = {ports}"))).unwrap().config;
+        assert_eq!(config.limits[0].ports, Some(PortSet::new(vec![(expected, expected)])), "{ports}");
+        assert_eq!(config.limits[0].protocol, ProtocolFilter::Tcp);
+    }
+}
+
+#[test]
+fn the_default_burst_of_bytes_is_a_quarter_of_a_second_whatever_the_unit() {
+    for (rate, burst) in [
+        ("20MB/s", 5_000_000),
+        ("160Mbit/s", 5_000_000),
+        ("1200MB/min", 5_000_000),
+        ("12345Mbit/s", 385_781_250),
+        ("20Mbit/s", 625_000),
+        ("1GB/day", 256 << 10),
+    ] {
+        let config = check(&limit(&format!("unit = \"bytes\"\nrate = {rate:?}\ntiers = [\"2GB/h\"]"))).unwrap().config;
+        assert_eq!((config.limits[0].burst, config.limits[0].tiers[0].burst), (burst, 2_000_000_000), "{rate}");
+    }
 }
 
 #[test]

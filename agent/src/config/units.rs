@@ -1,7 +1,7 @@
 //! Rates, sizes and times as an operator writes them. Every one carries its unit.
 //!
 //! A rate is a count, a slash and a time: `1000/s`, `60/min`, `10/5s`. A byte rate's count is a size: `10MB/s`,
-//! `1GiB/h`; `100Mbit/s` is in bits, of which eight are a byte. Sizes are by powers of 1000 (`kB`, `MB`, `GB`, `TB`) or
+//! `1GiB/h`; `100Mbit/s` is in bits, of which eight are a byte, and sizes and bits may have decimals: `2.5MB/s`. Sizes are by powers of 1000 (`kB`, `MB`, `GB`, `TB`) or
 //! of 1024 (`KiB`, `MiB`, `GiB`, `TiB`). Times are `ms`, `s`, `min`, `h`, `day`, `week`, `month` (30 days), with a number before them if
 //! it is not one.
 
@@ -39,27 +39,18 @@ pub fn rate(text: &str, unit: Unit) -> Result<Rate, Wrong> {
     let per_nanoseconds =
         time_nanoseconds(time).map_err(|message| wrong(message, format!("write a time after the slash: {example}")))?;
     let (number, suffix) = split_number(count);
+    if unit == Unit::Bytes && !suffix.is_empty() {
+        return byte_rate(text, number, suffix, per_nanoseconds);
+    }
     let number =
         whole(number).ok_or_else(|| wrong(format!("{number:?} is not a whole number"), format!("write {example}")))?;
     let count = match (unit, suffix) {
-        (Unit::Bytes, "") => {
+        (Unit::Bytes, _) => {
             return Err(wrong(
                 "a byte rate needs a unit",
                 format!("write {number}B/s, {number}kB/s or {number}Mbit/s as is meant"),
             ));
         }
-        (Unit::Bytes, suffix) => match (byte_unit(suffix), bit_unit(suffix)) {
-            (Some(bytes), _) => u128::from(number) * bytes,
-            // Whole bytes in eight times the time say the same as bits.
-            (_, Some(bits)) => {
-                let count = u128::from(number) * bits;
-                if count == 0 {
-                    return Err(zero());
-                }
-                return reduced(count, u128::from(per_nanoseconds) * 8);
-            }
-            _ => return Err(wrong(format!("{suffix:?} is no unit of bytes or bits"), format!("write {example}"))),
-        },
         (_, "") => u128::from(number),
         (_, suffix) if byte_unit(suffix).is_some() || bit_unit(suffix).is_some() => {
             return Err(wrong(
@@ -71,6 +62,39 @@ pub fn rate(text: &str, unit: Unit) -> Result<Rate, Wrong> {
             return Err(wrong(format!("{suffix:?} after the number means nothing here"), format!("write {example}")));
         }
     };
+    not_too_slow(text, count, per_nanoseconds)
+}
+
+/// A rate of bytes from a number and its unit.
+fn byte_rate(text: &str, number: &str, suffix: &str, per_nanoseconds: u64) -> Result<Rate, Wrong> {
+    let amount = |unit: u128| {
+        let help = "write \"10MB/s\", \"2.5MB/s\" or \"100Mbit/s\"";
+        decimal(number, unit).ok_or_else(|| wrong(format!("{number:?} is not a whole number of bytes or bits"), help))
+    };
+    match (byte_unit(suffix), bit_unit(suffix)) {
+        (Some(bytes), _) => not_too_slow(text, amount(bytes)?, per_nanoseconds),
+        (_, Some(bits)) => match amount(bits)? {
+            0 => Err(zero()),
+            bits if bits.is_multiple_of(8) => not_too_slow(text, bits / 8, per_nanoseconds),
+            // Whole bytes in eight times the time say the same as bits.
+            bits => reduced(bits, u128::from(per_nanoseconds) * 8),
+        },
+        _ => Err(wrong(format!("{suffix:?} is no unit of bytes or bits"), unit_help(number, suffix))),
+    }
+}
+
+/// The units that a suffix in the wrong case may stand for.
+fn unit_help(number: &str, suffix: &str) -> String {
+    match suffix.to_ascii_uppercase().as_str() {
+        unit @ ("KB" | "MB" | "GB" | "TB") => {
+            let letter = &unit[..1];
+            format!("write \"{number}{unit}/s\" for bytes or \"{number}{letter}bit/s\" for bits")
+        }
+        _ => "write \"10MB/s\" or \"100Mbit/s\"".to_owned(),
+    }
+}
+
+fn not_too_slow(text: &str, count: u128, per_nanoseconds: u64) -> Result<Rate, Wrong> {
     if count == 0 {
         return Err(zero());
     }
@@ -109,8 +133,7 @@ fn reduced(count: u128, per: u128) -> Result<Rate, Wrong> {
 /// With what to write instead.
 pub fn size(text: &str) -> Result<u64, Wrong> {
     let (number, suffix) = split_number(text);
-    let help = || "write a size as \"256KiB\" or \"1MB\"".to_owned();
-    let number = whole(number).ok_or_else(|| wrong(format!("{text:?} does not begin with a whole number"), help()))?;
+    let help = || "write a size as \"256KiB\" or \"1.5MB\"".to_owned();
     if suffix.is_empty() {
         return Err(wrong(
             "a size needs a unit",
@@ -118,13 +141,24 @@ pub fn size(text: &str) -> Result<u64, Wrong> {
         ));
     }
     let unit = byte_unit(suffix).ok_or_else(|| wrong(format!("{suffix:?} is no unit of bytes"), help()))?;
-    u64::try_from(u128::from(number) * unit).ok().filter(|size| *size <= LARGEST_COUNT).ok_or_else(|| too_large(text))
+    let bytes = decimal(number, unit)
+        .ok_or_else(|| wrong(format!("{text:?} does not begin with a number of whole bytes"), help()))?;
+    u64::try_from(bytes).ok().filter(|size| *size <= LARGEST_COUNT).ok_or_else(|| too_large(text))
 }
 
 fn split_number(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '_')).unwrap_or(text.len());
+    let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '_' | '.'))).unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     (number, suffix.trim())
+}
+
+/// A number with decimals of a unit, if that is a whole number: 2.5 of a million.
+fn decimal(number: &str, unit: u128) -> Option<u128> {
+    let (whole_part, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    let scale = 10u128.checked_pow(u32::try_from(decimals.len()).ok()?)?;
+    let parts = u128::from(whole(whole_part)?).checked_mul(scale)?.checked_add(decimals.parse().ok()?)?;
+    let product = parts.checked_mul(unit)?;
+    product.is_multiple_of(scale).then(|| product / scale)
 }
 
 fn whole(text: &str) -> Option<u64> {
@@ -147,12 +181,13 @@ fn byte_unit(text: &str) -> Option<u128> {
 }
 
 fn bit_unit(text: &str) -> Option<u128> {
-    Some(match text {
+    // In any case: nobody means a thousandth of a bit by mbit.
+    Some(match text.to_ascii_lowercase().as_str() {
         "bit" => 1,
-        "kbit" | "Kbit" => 1_000,
-        "Mbit" => 1_000_000,
-        "Gbit" => 1_000_000_000,
-        "Tbit" => 1_000_000_000_000,
+        "kbit" => 1_000,
+        "mbit" => 1_000_000,
+        "gbit" => 1_000_000_000,
+        "tbit" => 1_000_000_000_000,
         _ => return None,
     })
 }
@@ -212,11 +247,16 @@ mod tests {
             ("10/5s", Unit::Packets, seconds(10, 5)),
             ("10MB/s", Unit::Bytes, seconds(10_000_000, 1)),
             ("1GiB/h", Unit::Bytes, seconds(1 << 30, 3_600)),
+            ("2.5MB/s", Unit::Bytes, seconds(2_500_000, 1)),
+            ("12345Mbit/s", Unit::Bytes, seconds(1_543_125_000, 1)),
+            ("20mbit/s", Unit::Bytes, seconds(2_500_000, 1)),
+            ("1.5Gbit/min", Unit::Bytes, seconds(187_500_000, 60)),
         ] {
             assert_eq!(rate(text, unit), Ok(expected), "{text}");
         }
-        let rate = rate("100Mbit/s", Unit::Bytes).unwrap();
-        assert_eq!(u128::from(rate.count) * 1_000_000_000, 12_500_000 * u128::from(rate.per_nanoseconds));
+        // 12,345 bits are no whole number of bytes.
+        let rate = rate("12345bit/s", Unit::Bytes).unwrap();
+        assert_eq!(u128::from(rate.count) * 8_000_000_000, 12_345 * u128::from(rate.per_nanoseconds));
     }
 
     #[test]
@@ -230,7 +270,9 @@ mod tests {
             ("10MB/s", Unit::Packets, "counts packets", "unit = \"bytes\""),
             ("10/s", Unit::Bytes, "needs a unit", "10kB/s"),
             ("10MX/s", Unit::Bytes, "no unit of bytes", "10MB/s"),
-            ("1.5/s", Unit::Packets, "means nothing", "60/min"),
+            ("10mb/s", Unit::Bytes, "no unit of bytes", "10Mbit/s"),
+            ("1.23456789kB/s", Unit::Bytes, "whole number of bytes", "2.5MB/s"),
+            ("1.5/s", Unit::Packets, "not a whole number", "60/min"),
             ("99999999999999999999/s", Unit::Packets, "whole number", "1000/s"),
             ("9999999999999/s", Unit::Packets, "more than a limit can count", "at most"),
         ] {

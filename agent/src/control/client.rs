@@ -85,6 +85,12 @@ impl Client {
         Self { path: path.to_owned() }
     }
 
+    /// Whether an agent listens on the socket.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        UnixStream::connect(&self.path).is_ok()
+    }
+
     /// Asks, and reads the answer as `T`.
     ///
     /// # Errors

@@ -55,9 +55,11 @@ pub enum Request {
     },
     /// [`Unbanned`].
     Unban {
-        /// The prefix, as it was banned.
-        cidr: String,
+        /// The prefixes, as they were banned.
+        cidrs: Vec<String>,
     },
+    /// [`Unbanned`]: lifts every ban.
+    UnbanAll,
     /// A list of [`crate::stats::BansRow`].
     Bans,
     /// [`crate::decide::Answer`].
@@ -82,8 +84,12 @@ pub enum Request {
         /// The SSH session that it comes from.
         operator: Option<IpAddr>,
     },
+    /// [`crate::live::Reloaded`]: what a reload would change.
+    Compare,
     /// [`crate::live::Confirmed`].
     Confirm,
+    /// [`crate::live::Reloaded`]: ends a trial at once.
+    Revert,
     /// A list of [`crate::events::Event`]: those that are remembered.
     Events,
     /// [`crate::events::Event`]s, a document and a line each, until the client goes.
@@ -112,8 +118,8 @@ impl Request {
             // An application may decide here as it may over HTTP.
             Self::Decide { .. } => true,
             Self::Reset { .. } | Self::ResetLimit { .. } => false,
-            Self::Reload { .. } | Self::Try { .. } | Self::Confirm => false,
-            Self::Ban { .. } | Self::Unban { .. } | Self::Emergency { .. } => false,
+            Self::Reload { .. } | Self::Try { .. } | Self::Compare | Self::Confirm | Self::Revert => false,
+            Self::Ban { .. } | Self::Unban { .. } | Self::UnbanAll | Self::Emergency { .. } => false,
         }
     }
 }
@@ -136,13 +142,43 @@ pub struct Banned {
     /// Prefixes that stay banned for longer than was ordered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<crate::stats::BanStatus>,
+    /// Bans that refuse nothing.
+    #[serde(default)]
+    pub without_effect: Vec<WithoutEffect>,
+    /// Exempt addresses inside.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A ban that refuses nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithoutEffect {
+    /// The prefix.
+    pub cidr: String,
+    /// Why, and what to look at.
+    pub reason: String,
 }
 
 /// What came of lifting a ban.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unbanned {
-    /// Whether there was one of exactly this prefix.
+    /// Whether there was a ban of exactly one of the prefixes.
     pub was_banned: bool,
+    /// Bans that were lifted.
+    #[serde(default)]
+    pub unbanned: u64,
+    /// Prefixes that stay banned by a wider ban.
+    #[serde(default)]
+    pub still_banned: Vec<StillBanned>,
+}
+
+/// A prefix inside one that is banned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StillBanned {
+    /// The prefix.
+    pub cidr: String,
+    /// The wider prefix.
+    pub by: String,
 }
 
 /// What was done.

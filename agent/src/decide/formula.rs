@@ -93,6 +93,12 @@ pub struct Formula {
     compiled: FlatEx<f64, Operators>,
 }
 
+impl fmt::Display for Formula {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
 impl Formula {
     /// Compiles `text`.
     ///

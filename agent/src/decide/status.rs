@@ -17,6 +17,14 @@ impl From<&RequestLimit> for LimitDefinition {
             rate: limit.rate_text(),
             burst: limit.burst,
             cluster: limit.cluster,
+            summary: limit.summary(),
+            protocol: None,
+            ports: Vec::new(),
+            ipv4_prefix: limit.ipv4_prefix,
+            ipv6_prefix: limit.ipv6_prefix,
+            action: limit.enforcement.word().to_owned(),
+            throttle: "hard".to_owned(),
+            tiers: limit.tiers.iter().map(|tier| tier.text.clone()).collect(),
         }
     }
 }

@@ -23,6 +23,8 @@ pub enum What {
     WouldThrottle,
     /// It was banned, since it kept being refused by a limit on requests.
     Banned,
+    /// It would have been, were the agent not only observing.
+    WouldBan,
     /// Processes of a group were killed for want of memory.
     OomKill,
     /// Rolling back from a config that was on trial failed.
@@ -47,6 +49,7 @@ impl What {
             Self::Throttled => "throttled",
             Self::WouldThrottle => "would-throttle",
             Self::Banned => "banned",
+            Self::WouldBan => "would-ban",
             Self::OomKill => "oom-kill",
             Self::TrialRollbackFailed => "trial-rollback-failed",
             Self::Attached => "attached",

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Changes;
+
 /// `last_reload` of `agent status --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastReload {
@@ -9,8 +11,8 @@ pub struct LastReload {
     pub at: f64,
     /// Whether the config is in force.
     pub ok: bool,
-    /// `start` (the file was invalid, and the last valid config is in effect), `signal`, `command`, `watch`, `try` or
-    /// `trial-ended`.
+    /// `start` (the file was invalid, and the last valid config is in effect), `signal`, `command`, `watch`, `try`,
+    /// `trial-ended` or `revert`.
     pub cause: String,
     /// The file; `null` for the built-in limits.
     pub file: Option<String>,
@@ -50,8 +52,8 @@ pub struct RollbackStatus {
     pub error: String,
 }
 
-/// What came of `agent reload` or `agent try`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What came of `agent reload`, `agent try` or `agent revert`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Whether it is in force.
     pub ok: bool,
@@ -63,6 +65,9 @@ pub struct Reloaded {
     pub errors: Vec<String>,
     /// What an operator should know.
     pub notes: Vec<String>,
+    /// What differs from the config before.
+    #[serde(default)]
+    pub changes: Changes,
 }
 
 /// What came of `agent confirm`.

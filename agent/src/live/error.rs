@@ -39,6 +39,9 @@ pub enum ReloadError {
         "rolling back from a trial fails and is tried again: agent status says why; agent confirm keeps the config on trial"
     )]
     RollbackFailing,
+    /// There is no trial to end.
+    #[error("no config is on trial: agent try FILE --for 60s starts a trial")]
+    NoTrial,
     /// A trial of no or too long a time.
     #[error("a trial lasts from 1s to 24h: write --for 60s")]
     Time,

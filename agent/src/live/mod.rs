@@ -25,9 +25,10 @@ use std::time::{Instant, SystemTime};
 
 use self::trial::Trial;
 use crate::applications::Agent;
-use crate::compile;
+use crate::compile::{self, Plan};
 use crate::config::policy::Config;
-use crate::config::{self, ConfigError};
+use crate::config::{self, Changes, ConfigError};
+use crate::decide::{Engine, Moves};
 use crate::memory::{self, Lasting};
 use crate::protect::{self, Protected};
 use crate::stacking;
@@ -48,6 +49,8 @@ pub enum Cause {
     Try,
     /// A trial that was not confirmed.
     TrialEnded,
+    /// `agent revert`.
+    Revert,
 }
 
 impl Cause {
@@ -59,7 +62,12 @@ impl Cause {
             Self::Watch => "watch",
             Self::Try => "try",
             Self::TrialEnded => "trial-ended",
+            Self::Revert => "revert",
         }
+    }
+
+    const fn ends_a_trial(self) -> bool {
+        matches!(self, Self::TrialEnded | Self::Revert)
     }
 }
 
@@ -91,6 +99,25 @@ impl Source {
         let kept = LastValid::of_service()?.keep(self.text.as_deref()?);
         kept.err().map(|error| format!("a start with an invalid config will not find this one: {error}"))
     }
+}
+
+/// A config that has taken the place of another.
+#[derive(Default)]
+struct Applied {
+    /// What an operator should know.
+    notes: Vec<String>,
+    changes: Changes,
+}
+
+/// A config that can take the place of the one in effect, as far as can be known without doing it.
+struct Prepared {
+    before: Config,
+    protected: Vec<Protected>,
+    effective: Config,
+    plan: Plan,
+    interfaces: Vec<String>,
+    engine: Engine,
+    moves: Moves,
 }
 
 /// The config in force.
@@ -195,25 +222,49 @@ impl Agent {
         self.told(cause, self.file(), began, result)
     }
 
-    fn reload_file(&self, cause: Cause, operator: Option<IpAddr>) -> Result<Vec<String>, ReloadError> {
+    /// Reports what a reload would change, and changes nothing.
+    pub fn compare(&self) -> Reloaded {
+        let _one = self.changing().one();
+        let began = Instant::now();
+        let compared = self.read_file().and_then(|source| {
+            let prepared = self.prepare(&source.config, None)?;
+            Ok(Changes::between(&prepared.before, &source.config))
+        });
+        let milliseconds = began.elapsed().as_millis() as u64;
+        let plain = Reloaded { ok: true, wrong_config: false, milliseconds, ..Reloaded::default() };
+        match compared {
+            Ok(changes) => Reloaded { changes, ..plain },
+            Err(error) => {
+                Reloaded { ok: false, wrong_config: error.is_of_the_config(), errors: error.lines(), ..plain }
+            }
+        }
+    }
+
+    /// The file of this agent, as it is now.
+    fn read_file(&self) -> Result<Source, ReloadError> {
+        let file = self.file().ok_or(ReloadError::NoFile)?;
+        let text = config::read_text(file)?;
+        let loaded = config::parse(file, &text).map_err(ConfigError::Invalid)?;
+        Ok(Source { config: loaded.config, text: Some(text) })
+    }
+
+    fn reload_file(&self, cause: Cause, operator: Option<IpAddr>) -> Result<Applied, ReloadError> {
         let file = self.file().ok_or(ReloadError::NoFile)?;
         if let Some(trial) = &self.changing().live().trial {
             return Err(trial.obstacle());
         }
-        let text = config::read_text(file)?;
-        self.changing().live().seen = Some(text.clone());
-        let loaded = config::parse(file, &text).map_err(ConfigError::Invalid)?;
-        let source = Source { config: loaded.config, text: Some(text) };
-        let mut notes = self.apply(&source, operator, Lasting::Indefinite)?;
-        notes.extend(source.keep_as_last_valid());
+        self.changing().live().seen = Some(config::read_text(file)?);
+        let source = self.read_file()?;
+        let mut applied = self.apply(&source, operator, Lasting::Indefinite)?;
+        applied.notes.extend(source.keep_as_last_valid());
         if cause != Cause::Watch {
             // The operator has said which one it is to be.
             let forgotten = Record::forget(&self.changing().live().source.config.agent);
-            notes.extend(
+            applied.notes.extend(
                 forgotten.err().map(|error| format!("the next start may roll back to the config before: {error}")),
             );
         }
-        Ok(notes)
+        Ok(applied)
     }
 
     /// Reads the file again if it says something else than when it was last looked at.
@@ -231,19 +282,10 @@ impl Agent {
     }
 
     /// Puts a config in force in place of the one that is.
-    fn apply(&self, source: &Source, operator: Option<IpAddr>, lasting: Lasting) -> Result<Vec<String>, ReloadError> {
+    fn apply(&self, source: &Source, operator: Option<IpAddr>, lasting: Lasting) -> Result<Applied, ReloadError> {
         let config = &source.config;
-        let (before, operators) = {
-            let mut live = self.changing().live();
-            live.operators.extend(operator);
-            (live.source.config.clone(), live.operators.clone())
-        };
-        self.check_fixed(&before, config)?;
-        let protected = protect::of(config, &operators);
-        let effective = protect::applied(config, &protected);
-        let plan = compile::plan_after(&effective, &self.layout())?;
-        let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
-        let (engine, moves) = self.requests().engine().after(&effective)?;
+        let Prepared { before, protected, effective, plan, interfaces, engine, moves } =
+            self.prepare(config, operator)?;
         // The last that can fail.
         let mut notes = self.replace_packets(&effective, plan, &interfaces, lasting).map_err(ReloadError::Packets)?;
         let known = self.requests().engine();
@@ -255,7 +297,22 @@ impl Agent {
         let mut live = self.changing().live();
         live.source = source.clone();
         live.protected = protected;
-        Ok(notes)
+        Ok(Applied { notes, changes: Changes::between(&before, config) })
+    }
+
+    fn prepare(&self, config: &Config, operator: Option<IpAddr>) -> Result<Prepared, ReloadError> {
+        let (before, operators) = {
+            let mut live = self.changing().live();
+            live.operators.extend(operator);
+            (live.source.config.clone(), live.operators.clone())
+        };
+        self.check_fixed(&before, config)?;
+        let protected = protect::of(config, &operators);
+        let effective = protect::applied(config, &protected);
+        let plan = compile::plan_after(&effective, &self.layout())?;
+        let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
+        let (engine, moves) = self.requests().engine().after(&effective)?;
+        Ok(Prepared { before, protected, effective, plan, interfaces, engine, moves })
     }
 
     /// What was set up when the agent started stays as it is.
@@ -288,11 +345,11 @@ impl Agent {
         cause: Cause,
         file: Option<&Path>,
         began: Instant,
-        result: Result<Vec<String>, ReloadError>,
+        result: Result<Applied, ReloadError>,
     ) -> Reloaded {
-        let (notes, errors, is_of_the_config) = match result {
-            Ok(notes) => (notes, Vec::new(), false),
-            Err(error) => (Vec::new(), error.lines(), error.is_of_the_config()),
+        let (Applied { notes, changes }, errors, is_of_the_config) = match result {
+            Ok(applied) => (applied, Vec::new(), false),
+            Err(error) => (Applied::default(), error.lines(), error.is_of_the_config()),
         };
         memory::trim();
         let file = file.map(|file| file.display().to_string());
@@ -302,9 +359,10 @@ impl Agent {
             (true, Cause::TrialEnded) => {
                 format!("the trial of {what} was not confirmed: rolled back to the config before")
             }
+            (true, Cause::Revert) => format!("the trial of {what} was reverted: rolled back to the config before"),
             (true, Cause::Try) => format!("{what} is in force, on trial"),
             (true, _) => format!("reloaded {what} in {milliseconds} ms"),
-            (false, Cause::TrialEnded) => {
+            (false, Cause::TrialEnded | Cause::Revert) => {
                 format!("the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds")
             }
             (false, _) => format!("{what} is not in force; what was before is"),
@@ -319,7 +377,7 @@ impl Agent {
         }
         let ok = errors.is_empty();
         let mut live = self.changing().live();
-        if cause == Cause::TrialEnded && ok {
+        if cause.ends_a_trial() && ok {
             // Here, so that whoever sees that it is over also sees what came of it.
             live.trial = None;
         }
@@ -333,6 +391,6 @@ impl Agent {
             notes: notes.clone(),
         });
         drop(live);
-        Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes }
+        Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes, changes }
     }
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Cause, Confirmed, Record, ReloadError, Reloaded, RollbackStatus, Source, TrialStatus};
+use super::{Applied, Cause, Confirmed, Record, ReloadError, Reloaded, RollbackStatus, Source, TrialStatus};
 use crate::applications::Agent;
 use crate::config::{self, ConfigError};
 use crate::events::{Event, What};
@@ -106,7 +106,7 @@ impl Agent {
         text: Option<String>,
         time: Duration,
         operator: Option<IpAddr>,
-    ) -> Result<Vec<String>, ReloadError> {
+    ) -> Result<Applied, ReloadError> {
         if !TRIALS.contains(&time) {
             return Err(ReloadError::Time);
         }
@@ -126,10 +126,10 @@ impl Agent {
         let earlier = Record::read(&before.config.agent).ok().flatten();
         record.write(&before.config.agent)?;
         match self.apply(&tried, operator, Lasting::Trial) {
-            Ok(notes) => {
+            Ok(applied) => {
                 let trial = Trial { file: file.to_owned(), ends: Instant::now() + time, before, failing: None };
                 self.changing().live().trial = Some(trial);
-                Ok(notes)
+                Ok(applied)
             }
             Err(error) => {
                 // What was written a moment ago can be written again.
@@ -183,23 +183,38 @@ impl Agent {
             let due = live.trial.as_ref().filter(|trial| trial.due() <= Instant::now());
             due.map(|trial| (trial.before.clone(), trial.file.clone()))
         };
-        let Some((before, tried)) = due else { return };
+        if let Some((before, tried)) = due {
+            self.roll_back(Cause::TrialEnded, &before, &tried);
+        }
+    }
+
+    /// Ends the trial in progress at once, as its time would.
+    pub fn revert(&self) -> Reloaded {
+        let _one = self.changing().one();
+        let trial = self.changing().live().trial.as_ref().map(|trial| (trial.before.clone(), trial.file.clone()));
+        match trial {
+            Some((before, tried)) => self.roll_back(Cause::Revert, &before, &tried),
+            None => Reloaded { errors: ReloadError::NoTrial.lines(), ..Reloaded::default() },
+        }
+    }
+
+    fn roll_back(&self, cause: Cause, before: &Source, tried: &Path) -> Reloaded {
         let began = Instant::now();
-        let result = self.apply(&before, None, Lasting::Indefinite).map(|mut notes| {
+        let result = self.apply(before, None, Lasting::Indefinite).map(|mut applied| {
             if let Some(own) = self.file()
-                && is_same_file(&tried, own)
+                && is_same_file(tried, own)
             {
-                notes.push(format!(
+                applied.notes.push(format!(
                     "{} is still what was on trial: it is not in force, and will not be after a restart either, until agent reload or agent try",
                     own.display()
                 ));
             }
-            notes
+            applied
         });
         if let Err(error) = &result {
-            self.rollback_failed(&tried, &error.lines().join("; "));
+            self.rollback_failed(tried, &error.lines().join("; "));
         }
-        self.told(Cause::TrialEnded, Some(&tried), began, result);
+        self.told(cause, Some(tried), began, result)
     }
 
     fn rollback_failed(&self, tried: &Path, error: &str) {

@@ -22,7 +22,7 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
         algorithm: "token-bucket".to_owned(),
         rate: "10/s".to_owned(),
         burst: 10,
-        cluster: false,
+        ..LimitDefinition::default()
     };
     let count = Count { packets, bytes: 100 * packets };
     let waiting =

@@ -12,7 +12,7 @@ use common::counters::Traffic;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::ClusterStatus;
-use crate::config::policy::Limit;
+use crate::config::policy::{Limit, PortSet};
 use crate::datapath::AttachMode;
 
 /// `agent status --json`.
@@ -188,7 +188,7 @@ impl From<Traffic> for Count {
 }
 
 /// A limit as the operator defined it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LimitDefinition {
     /// Its name.
     pub name: String,
@@ -207,6 +207,30 @@ pub struct LimitDefinition {
     /// Whether many hosts keep it together: rate and burst are of all of them.
     #[serde(default)]
     pub cluster: bool,
+    /// All of it but the name in one line.
+    #[serde(default)]
+    pub summary: String,
+    /// `any`, `tcp`, `udp` or `icmp`; `null` for limits on requests.
+    #[serde(default)]
+    pub protocol: Option<String>,
+    /// Local ports and ranges; empty for every packet.
+    #[serde(default)]
+    pub ports: Vec<String>,
+    /// Sources in one IPv4 prefix of this length share a key.
+    #[serde(default)]
+    pub ipv4_prefix: u8,
+    /// Likewise for IPv6.
+    #[serde(default)]
+    pub ipv6_prefix: u8,
+    /// `drop`, `observe`, `reject`, `mark …`, `shape`; `refuse` or `observe` for limits on requests.
+    #[serde(default)]
+    pub action: String,
+    /// `hard`, `soft up to …` or `elastic up to …`.
+    #[serde(default)]
+    pub throttle: String,
+    /// Further rates on the same key.
+    #[serde(default)]
+    pub tiers: Vec<String>,
 }
 
 impl From<&Limit> for LimitDefinition {
@@ -220,6 +244,14 @@ impl From<&Limit> for LimitDefinition {
             rate: limit.rate_text(),
             burst: limit.burst,
             cluster: limit.cluster,
+            summary: limit.summary(),
+            protocol: Some(limit.protocol.to_string()),
+            ports: limit.ports.as_ref().map(PortSet::texts).unwrap_or_default(),
+            ipv4_prefix: limit.ipv4_prefix,
+            ipv6_prefix: limit.ipv6_prefix,
+            action: limit.action.words(),
+            throttle: limit.throttle.words().unwrap_or_else(|| "hard".to_owned()),
+            tiers: limit.tiers.iter().map(|tier| tier.text.clone()).collect(),
         }
     }
 }

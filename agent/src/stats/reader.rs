@@ -5,8 +5,8 @@ mod live;
 
 pub use live::Live;
 
-use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
 
 use common::ban::Ban;
 use common::counters::{BYPASS_ROWS, Bypass, Sighted};
@@ -33,7 +33,7 @@ pub struct Reader<'a> {
     bans: &'a BanList,
     counted: &'a Counted,
     /// Mapped by the first that reads it.
-    table: OnceCell<Sources>,
+    table: OnceLock<Sources>,
 }
 
 impl<'a> Reader<'a> {
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
         bans: &'a BanList,
         counted: &'a Counted,
     ) -> Self {
-        Self { config, ingress, egress, bans, counted, table: OnceCell::new() }
+        Self { config, ingress, egress, bans, counted, table: OnceLock::new() }
     }
 }
 

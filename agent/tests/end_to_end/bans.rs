@@ -11,6 +11,9 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_ban_refuses_everything_until_it_is_lifted", ban),
     ("a_ban_ends_by_itself_and_opens_no_hole_in_a_longer_one", expiry),
     ("never_limit_is_stronger_than_a_ban", never_limit),
+    ("a_ban_is_enforced_in_observe_mode", observe),
+    ("a_ban_or_unban_without_effect_says_so_and_fails", without_effect),
+    ("a_shorter_ban_does_not_shorten_a_longer_one", shorter),
     ("a_hundred_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent", list),
     ("wrong_bans_are_told_and_ban_nobody", wrong),
     ("a_hundred_thousand_prefixes_of_classes_load", classes),
@@ -86,6 +89,65 @@ fn never_limit() {
     burst(&network, &[udp_from(7), udp_from(8)], 40);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8]), (20, 0));
+}
+
+fn observe() {
+    let network = Network::new();
+    let agent = network.start("mode = \"observe\"", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\n");
+    let receiver = network.receiver(PORT);
+    network.told(&["ban", "10.77.0.7"]);
+    burst(&network, &[udp_from(7), udp_from(8)], 40);
+    let counts = receiver.counts();
+    assert_eq!((counts[7], counts[8]), (0, 20));
+    assert_eq!(agent.json(&["status"])["totals"]["throttled_packets"], 20);
+    assert_eq!(agent.limit("packets")["would_throttle"]["packets"], 19);
+}
+
+/// Ends with status 1 and says this on standard error.
+#[track_caller]
+fn fails(network: &Network, arguments: &[&str], words: &[&str]) {
+    let output = network.command(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+}
+
+fn without_effect() {
+    let network = Network::new();
+    let agent = network.start("never_limit = [\"10.77.0.7\"]", LIMIT);
+    fails(&network, &["ban", "10.77.0.7"], &["no effect: 10.77.0.7", "never_limit"]);
+    assert_eq!(agent.json(&["bans"]).as_array().unwrap().len(), 0);
+    let banned = agent.json(&["ban", "10.77.0.0/16"]);
+    assert!(banned["notes"][0].as_str().unwrap().contains("10.77.0.7/32 in 10.77.0.0/16 is exempt"), "{banned}");
+    fails(&network, &["unban", "10.77.0.9"], &["10.77.0.9 is still banned", "agent unban 10.77.0.0/16"]);
+    let wide = network.command(&["ban", "0.0.0.0/0"]);
+    assert_eq!(wide.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wide.stderr).contains("add --force"), "{wide:?}");
+    network.told(&["ban", "2001:db8::7", "192.0.2.7"]);
+    let bans: Vec<String> =
+        agent.json(&["bans"]).as_array().unwrap().iter().map(|ban| ban["cidr"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(bans, ["10.77.0.0/16", "192.0.2.7", "2001:db8::/64"]);
+    network.told(&["unban", "2001:db8::7"]);
+    assert_eq!(agent.json(&["unban", "--all"])["unbanned"], 2);
+    // Nothing of it is banned, as wanted.
+    network.told(&["unban", "192.0.2.7"]);
+    drop(agent);
+    let _agent = network.start_on(&["absent0"], "", LIMIT);
+    fails(&network, &["ban", "192.0.2.7"], &["no interface is attached"]);
+}
+
+fn shorter() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    network.told(&["ban", "10.77.0.7"]);
+    fails(&network, &["ban", "10.77.0.7", "--for", "600"], &["10.77.0.7 stays banned until it is lifted"]);
+    assert_eq!(agent.json(&["bans"])[0]["expires_in_seconds"], serde_json::Value::Null);
+    network.told(&["unban", "10.77.0.7"]);
+    network.told(&["ban", "10.77.0.7", "--for", "600"]);
+    let left = agent.json(&["bans"])[0]["expires_in_seconds"].as_f64().unwrap();
+    assert!(left > 0.0 && left <= 600.0, "{left}");
+    network.told(&["ban", "10.77.0.7"]);
+    assert_eq!(agent.json(&["bans"])[0]["expires_in_seconds"], serde_json::Value::Null);
 }
 
 fn list() {

@@ -10,6 +10,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("the_documents_have_the_fields_of_the_interface", documents),
     ("limits_stay_in_force_while_the_agent_is_gone_and_the_next_one_goes_on", takeover),
     ("detaching_leaves_nothing", detach),
+    ("detach_is_refused_while_an_agent_runs", detach_while_running),
     ("what_cannot_be_done_is_one_message_and_leaves_nothing", refusals),
     ("a_driver_without_native_xdp_is_told_and_generic_only_when_asked_for", generic),
     ("a_root_without_the_capabilities_is_told_which", capabilities),
@@ -92,6 +93,19 @@ fn detach() {
     let (said, status) = agent.stop(Signal::SIGINT);
     assert!(status.success() && said.contains("out of force"), "{said}");
     assert!(!network.has_program() && !network.has_pins());
+}
+
+fn detach_while_running() {
+    let network = Network::new();
+    let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
+    let config = network.config("", LIMIT);
+    let output = network.command(&["detach", "--config", config.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("stop it first"), "{said}");
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7)], 60);
+    assert_eq!(receiver.counts()[7], 10);
+    assert_eq!(agent.json(&["status"])["interfaces"][0]["state"], "attached");
 }
 
 fn refusals() {

@@ -70,7 +70,11 @@ impl MemoryGroup {
         Self { path, is_v1 }
     }
 
-    pub fn file(&self, name: &str) -> PathBuf {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
@@ -198,7 +202,7 @@ fn peak() {
         (("max_sources = 1000", many(2_000, 20_000)), ("max_sources = 1000", many(2_001, 20_001))),
     ] {
         let (network, group) = (Network::new(), MemoryGroup::new());
-        let running = network.start_in_group(&group, &network.config(before.0, &before.1));
+        let running = network.start_in_group(group.path(), &network.config(before.0, &before.1));
         fill(&network);
         let config = network.config(after.0, &after.1);
         let memory = check(&network, &config);
@@ -226,7 +230,7 @@ fn fill(network: &Network) {
 
 fn too_large() {
     let (network, group) = (Network::new(), MemoryGroup::new());
-    let agent = network.start_in_group(&group, &network.config("max_sources = 1000000", ONE));
+    let agent = network.start_in_group(group.path(), &network.config("max_sources = 1000000", ONE));
     let receiver = network.receiver(PORT);
     let process = agent.process();
     burst(&network, &[udp_from(7)], 60);
@@ -279,7 +283,7 @@ fn too_large_to_start() {
     let (network, group) = (Network::new(), MemoryGroup::new());
     group.limit(128 * MIB);
     let config = network.config("max_sources = 8000000", ONE);
-    let agent = network.spawn_in_group(&group, &config);
+    let agent = network.spawn_in_group(group.path(), &config);
     let (said, status) = agent.end();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("not enough memory") && said.contains("lower [agent] max_sources to"), "{said}");
@@ -287,15 +291,15 @@ fn too_large_to_start() {
     assert_eq!(group.kills(), 0);
     // One that is killed and started again goes on with its table, and needs no other.
     group.limit(512 * MIB);
-    let agent = network.start_in_group(&group, &config);
+    let agent = network.start_in_group(group.path(), &config);
     let _ = agent.stop(Signal::SIGKILL);
     group.limit((group.used() + 96 * MIB).next_multiple_of(MIB));
-    let _agent = network.start_in_group(&group, &config);
+    let _agent = network.start_in_group(group.path(), &config);
 }
 
 fn trial() {
     let (network, group) = (Network::new(), MemoryGroup::new());
-    let agent = network.start_in_group(&group, &network.config("max_sources = 100000", ONE));
+    let agent = network.start_in_group(group.path(), &network.config("max_sources = 100000", ONE));
     let own = network.folder.path().join("limits.toml");
     let tried = network.folder.path().join("tried.toml");
     let text = fs::read_to_string(own).unwrap().replace("max_sources = 100000", "max_sources = 2000000");

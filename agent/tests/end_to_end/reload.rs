@@ -19,6 +19,8 @@ pub const TESTS: &[(&str, fn())] = &[
     ("ten_thousand_limits_and_a_hundred_thousand_prefixes_are_reloaded", large),
     ("limits_on_requests_and_groups_are_reloaded_with_the_rest", everything),
     ("what_cannot_be_changed_while_it_runs_is_told_and_nothing_changed", fixed),
+    ("a_reload_names_what_it_changes_and_diff_changes_nothing", changes),
+    ("a_config_that_limits_nothing_replaces_no_limits", empty),
 ];
 
 /// One after another, so that what a packet is held to is decided by the source.
@@ -342,4 +344,36 @@ fn fixed() {
     }
     burst(&network, &[udp_from(7)], 120);
     assert_eq!(agent.counts("packets"), (100, 20));
+}
+
+fn changes() {
+    let network = Network::new();
+    let agent = network.start("", "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n");
+    let _ = network.config("", "[[limit]]\nname = \"b\"\nrate = \"6/s\"\n[[limit]]\nname = \"c\"\nrate = \"5/s\"\n");
+    let differences = network.command(&["reload", "--diff"]);
+    let said = String::from_utf8_lossy(&differences.stdout).into_owned();
+    for line in ["- limit a  ingress any  5 packets/s", "+ limit b  ingress any  6 packets/s", "+ limit c  "] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert_eq!(agent.json(&["limits"])[0]["name"], "a");
+    let reloaded = agent.json(&["reload"]);
+    let named = |list: &str| reloaded["changes"][list][0]["what"].as_str().unwrap().to_owned();
+    assert_eq!([named("added"), named("changed"), named("removed")], ["limit c", "limit b", "limit a"]);
+    assert!(agent.json(&["reload"])["changes"]["changed"].as_array().unwrap().is_empty());
+}
+
+fn empty() {
+    let network = Network::new();
+    let agent = network.start("", SLOW);
+    let config = network.config("", "");
+    let text = std::fs::read_to_string(&config).unwrap().replace("allow_empty = true", "");
+    std::fs::write(&config, &text).unwrap();
+    let output = network.command(&["reload"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("limits nothing"), "{said}");
+    assert!(said.contains("allow_empty = true"), "{said}");
+    assert_eq!(agent.json(&["limits"]).as_array().unwrap().len(), 1);
+    let _ = network.config("", "");
+    let reloaded = agent.json(&["reload"]);
+    assert_eq!(reloaded["changes"]["removed"].as_array().unwrap().len(), 1, "{reloaded}");
 }

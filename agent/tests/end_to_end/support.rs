@@ -13,7 +13,6 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
 use crate::foreign::{Foreign, Place};
-use crate::memory::MemoryGroup;
 use crate::wire::Receiver;
 
 /// The interface the agent holds.
@@ -319,8 +318,10 @@ impl Network {
     pub fn config_on(&self, interfaces: &[&str], agent: &str, rest: &str) -> PathBuf {
         let path = self.folder.path().join("limits.toml");
         let control = self.control();
+        let allow_empty = !rest.contains("[[limit]]") && !rest.contains("[[group]]");
         let text = format!(
-            "[agent]\ninterfaces = {interfaces:?}\ncontrol = {control:?}\npins = {:?}\nstate_dir = {:?}\n{agent}\n{rest}\n",
+            "[agent]\ninterfaces = {interfaces:?}\ncontrol = {control:?}\npins = {:?}\nstate_dir = {:?}\n\
+             allow_empty = {allow_empty}\n{agent}\n{rest}\n",
             self.pins,
             self.state()
         );
@@ -376,16 +377,16 @@ impl Network {
     }
 
     /// Starts an agent in a cgroup, without waiting for it.
-    pub fn spawn_in_group(&self, group: &MemoryGroup, config: &Path) -> Agent<'_> {
+    pub fn spawn_in_group(&self, cgroup: &Path, config: &Path) -> Agent<'_> {
         let mut command = Command::new("sh");
-        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group.file("cgroup.procs"));
+        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(cgroup.join("cgroup.procs"));
         command.arg(agent().unwrap()).arg("--config").arg(config).stderr(Stdio::piped());
         Agent { network: self, child: self.in_server(|| command.spawn()).unwrap() }
     }
 
     /// The same, and waits until it enforces.
-    pub fn start_in_group(&self, group: &MemoryGroup, config: &Path) -> Agent<'_> {
-        self.wait_for_agent(self.spawn_in_group(group, config))
+    pub fn start_in_group(&self, cgroup: &Path, config: &Path) -> Agent<'_> {
+        self.wait_for_agent(self.spawn_in_group(cgroup, config))
     }
 
     /// Starts an agent with a config as it is, and waits until it enforces.

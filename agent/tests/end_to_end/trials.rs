@@ -18,6 +18,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_reboot_does_not_put_an_unconfirmed_config_in_effect", reboot),
     ("a_trial_needs_no_file_that_the_agent_can_read", text_of_the_command),
     ("an_agent_without_a_state_directory_runs_and_says_so", no_state_directory),
+    ("a_trial_is_ended_at_once", revert),
 ];
 
 fn missing_interface() {
@@ -150,4 +151,22 @@ fn no_state_directory() {
     let output = network.command(&["try", config.to_str().unwrap()]);
     assert!(!output.status.success() && said(&output).contains("the trial was not begun"), "{output:?}");
     assert!(agent.stop(Signal::SIGTERM).0.contains("[agent] state_dir"));
+}
+
+fn revert() {
+    let network = Network::new();
+    let agent = network.start("", "[[limit]]\nname = \"own\"\nrate = \"5/s\"\n");
+    let refused = network.command(&["revert"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("agent try FILE"), "{said}");
+    let text = std::fs::read_to_string(network.folder.path().join("limits.toml")).unwrap();
+    let tried = network.folder.path().join("tried.toml");
+    std::fs::write(&tried, text.replace("5/s", "6/s")).unwrap();
+    let began = agent.json(&["try", tried.to_str().unwrap(), "--for", "600"]);
+    assert_eq!(began["changes"]["changed"][0]["what"], "limit own");
+    assert_eq!(agent.limit("own")["rate"], "6/s");
+    assert_eq!(agent.json(&["revert"])["ok"], true);
+    assert_eq!(agent.limit("own")["rate"], "5/s");
+    let status = agent.json(&["status"]);
+    assert_eq!((&status["trial"], &status["last_reload"]["cause"]), (&serde_json::Value::Null, &"revert".into()));
 }

@@ -201,6 +201,10 @@ fn what_is_probably_not_meant_is_a_warning() {
         ),
         ("[[class]]\nname = \"a\"\nsources = []".to_owned(), "it has no prefix"),
     ] {
+        let text = match text.contains("[[limit]]") {
+            true => text,
+            false => format!("[agent]\nallow_empty = true\n{}", text.replacen("[agent]\n", "", 1)),
+        };
         let loaded = check(&text).unwrap_or_else(|report| panic!("{text}: {report}"));
         assert!(
             loaded.warnings.iter().any(|warning| warning.message.contains(message)),
@@ -226,7 +230,7 @@ fn what_has_an_effect_is_no_warning() {
         base("domain = \"shop\"").replace("[[limit]]", "grpc = \"127.0.0.1:8081\"\n[[limit]]"),
         two("[\"user\"]", "[\"user=b\"]", ""),
         format!("[agent]\nnever_limit = [\"192.0.2.8\"]\n{}", limit("key = \"source=192.0.2.7\"\nrate = \"1/s\"")),
-        "[agent]\nnever_limit = [\"10.0.0.0/9\"]\n[[class]]\nname = \"a\"\nsources = [\"10.0.0.0/8\"]\n\
+        "[agent]\nallow_empty = true\nnever_limit = [\"10.0.0.0/9\"]\n[[class]]\nname = \"a\"\nsources = [\"10.0.0.0/8\"]\n\
          [[class]]\nname = \"b\"\nsources = [\"10.128.0.0/10\", \"10.192.0.0/11\"]"
             .to_owned(),
     ] {

@@ -231,7 +231,7 @@ fn answers() {
     let v6 = |last: u8| [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
     // A byte limit that nothing fits into.
     let mut image = image(
-        "[[limit]]\nname = \"a\"\nrate = \"1514B/day\"\nunit = \"bytes\"\naction = \"reject\"\nkey = \"interface\"\n",
+        "[[limit]]\nname = \"a\"\nrate = \"1514B/day\"\nburst = \"1514B\"\nunit = \"bytes\"\naction = \"reject\"\nkey = \"interface\"\n",
     );
     image.settings.given_clock = 1;
     let pins = Pins::new();

@@ -126,7 +126,7 @@ fn bad_file() {
     let output = network.command(&["reload"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("did you mean \"enforce\"?") && said.contains("limits.toml:6:"), "{said}");
+    assert!(said.contains("did you mean \"enforce\"?") && said.contains("limits.toml:7:"), "{said}");
     assert!(said.contains("burst") && said.contains("nothing was changed"), "{said}");
     agent.signal(Signal::SIGHUP);
     let status = agent.wait_for("the signal's reload", |status| status["last_reload"]["cause"] == "signal");

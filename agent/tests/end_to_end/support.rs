@@ -248,7 +248,8 @@ impl Network {
         let control = self.folder.path().join("other.sock");
         let (pins, state) = (self.other_pins(), self.folder.path().join("other-state"));
         let text = format!(
-            "interfaces = [\"client0\"]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\nstate_dir = {state:?}\n"
+            "interfaces = [\"client0\"]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\nstate_dir = {state:?}\n\
+             allow_empty = true\n"
         );
         std::fs::write(&config, format!("[agent]\n{text}")).unwrap();
         let mut command = Command::new(agent().unwrap());

@@ -120,6 +120,18 @@ impl BanList {
         self.ends.iter().filter(|(_, until)| !Ban::is_in_force(**until, now)).map(|(key, _)| prefix_of(key)).collect()
     }
 
+    /// When the ban of exactly this prefix ends.
+    #[must_use]
+    pub fn own_end(&self, prefix: &PrefixKey) -> Option<u64> {
+        self.ends.get(&order(prefix)).copied()
+    }
+
+    /// How many bans a limit made.
+    #[must_use]
+    pub fn automatic(&self) -> usize {
+        self.automatic.len()
+    }
+
     /// Whether exactly this prefix is banned.
     #[must_use]
     pub fn holds(&self, prefix: &PrefixKey) -> bool {

@@ -17,7 +17,7 @@ use crate::bans::{BanList, By, Change as BanChange};
 use crate::change::Change;
 use crate::cluster::{self, Usage};
 use crate::compile::{Layout, Plan, PrefixKey};
-use crate::config::policy::{Config, OnExit, Unit};
+use crate::config::policy::{Config, Mode, OnExit, Unit};
 use crate::config::prefix;
 use crate::control::{BanOrder, Handler, Request, Reset};
 use crate::counts;
@@ -397,6 +397,10 @@ impl InForce {
         }
         self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster && limit.name == *name));
         (self.ingress, self.egress) = (ingress, egress);
+        if config.agent.mode == Mode::Observe && self.bans.automatic() > 0 {
+            let count = self.bans.automatic();
+            noted.push(format!("{count} bans that limits made stay in effect in observe mode: agent unban lifts them"));
+        }
         (self.config, self.notes) = (config, notes);
         noted.extend(self.interface_notes());
         Ok(noted)
@@ -563,20 +567,37 @@ impl InForce {
                 kept.push(BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(held, now) });
                 continue;
             }
+            let before = self.bans.own_end(prefix);
             let changes = self.bans.ban(*prefix, *until);
+            if let Err(error) = self.write(&changes) {
+                // The list has what the kernel has, or a repetition would report a ban that is not in effect.
+                match before {
+                    Some(until) => drop(self.bans.ban(*prefix, until)),
+                    None => drop(self.bans.unban(prefix)),
+                }
+                self.count_bans()?;
+                return Err(error);
+            }
             self.bans.note(prefix, by);
-            self.write(&changes)?;
         }
-        self.tell(Runtime { bans: self.bans.len() as u32, ..self.runtime })?;
+        self.count_bans()?;
         Ok(kept)
     }
 
+    /// Has the kernel program look bans up, if there are any.
+    fn count_bans(&mut self) -> Result<(), LoadError> {
+        self.tell(Runtime { bans: self.bans.len() as u32, ..self.runtime })
+    }
+
     fn unban(&mut self, prefix: &PrefixKey) -> Result<bool, LoadError> {
+        let before = self.bans.own_end(prefix);
         let Some(changes) = self.bans.unban(prefix) else { return Ok(false) };
         // What lies within it first, so that nothing is let through that another ban holds.
-        self.write(&changes)?;
-        self.ingress.bans()?.lift(prefix)?;
-        self.tell(Runtime { bans: self.bans.len() as u32, ..self.runtime })?;
+        if let Err(error) = self.write(&changes).and_then(|()| self.ingress.bans()?.lift(prefix)) {
+            let _ = before.map(|until| self.bans.ban(*prefix, until));
+            return Err(error);
+        }
+        self.count_bans()?;
         Ok(true)
     }
 

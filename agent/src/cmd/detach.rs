@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use super::USAGE;
-use crate::config;
 use crate::config::policy::AgentConfig;
+use crate::config::{self, ConfigError};
 use crate::control::Client;
 use crate::datapath::{LoadError, PinDirectory};
 use crate::groups;
@@ -17,6 +17,11 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         None => AgentConfig::default(),
         Some(file) => match config::load(file) {
             Ok(loaded) => loaded.config.agent,
+            // Limits must come out of the kernel whatever has become of the file.
+            Err(error @ ConfigError::Invalid(_)) => {
+                eprintln!("{error}\nwarning: the config is invalid: its [agent] pins and control are used, no more");
+                config::paths(&config::read_text(file)?)
+            }
             Err(error) => {
                 eprintln!("{error}");
                 return Ok(ExitCode::from(USAGE));

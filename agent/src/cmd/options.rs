@@ -67,7 +67,7 @@ fn default_config() -> Option<PathBuf> {
 }
 
 fn control_in(file: &Path) -> Option<PathBuf> {
-    config::control_socket(&config::read_text(file).ok()?)
+    Some(config::paths(&config::read_text(file).ok()?).control)
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ enum Stage {
 }
 
 fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<ExitCode> {
-    let Some(Configured { source, invalid }) = configuration(file)? else { return Ok(ExitCode::from(USAGE)) };
+    let Some(Configured { source, seen, invalid }) = configuration(file)? else { return Ok(ExitCode::from(USAGE)) };
     let protected = protect::of(&source.config, &BTreeSet::new());
     let config = protect::applied(&source.config, &protected);
     let plan = match compile::plan(&config) {
@@ -96,7 +96,7 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), groups.clone());
         let kept = if invalid.is_none() { source.keep_as_last_valid() } else { None };
         kept.iter().for_each(|note| eprintln!("note: {note}"));
-        let mut live = Live::new(source, protected);
+        let mut live = Live::new(source, seen, protected);
         let status = match (&file, invalid) {
             (Some(file), Some(errors)) => {
                 live.start_failed(file, errors);
@@ -189,6 +189,8 @@ async fn keep_up(packets: &Packets) {
 /// The config to start with.
 struct Configured {
     source: Source,
+    /// The text of the file, which is not that of `source` after a trial that was not confirmed.
+    seen: Option<String>,
     /// Why the file is not in effect, and the last valid config is.
     invalid: Option<Vec<String>>,
 }
@@ -203,7 +205,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
         }
         eprintln!("no config: observing {names} with built-in limits, refusing nothing");
         let source = Source { config: Config::built_in(&interfaces), text: None };
-        return Ok(Some(Configured { source, invalid: None }));
+        return Ok(Some(Configured { source, seen: None, invalid: None }));
     };
     let (source, warnings) = match Source::read(file) {
         Ok(read) => read,
@@ -215,11 +217,12 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
     for warning in warnings {
         eprintln!("warning: {warning}");
     }
+    let seen = source.text.clone();
     let source = before_the_trial(file, source);
     if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
         eprintln!("warning: {warning}");
     }
-    Ok(Some(Configured { source, invalid: None }))
+    Ok(Some(Configured { source, seen, invalid: None }))
 }
 
 fn agrees(question: &str) -> anyhow::Result<bool> {
@@ -238,7 +241,7 @@ fn last_valid(file: &Path, error: &ConfigError) -> Option<Configured> {
         file.display(),
         copy.path().display()
     );
-    Some(Configured { source, invalid: Some(error.to_string().lines().map(str::to_owned).collect()) })
+    Some(Configured { source, seen: None, invalid: Some(error.to_string().lines().map(str::to_owned).collect()) })
 }
 
 /// What was in force before, if the config is one that was on trial when an earlier agent ended, and was not confirmed.

@@ -98,12 +98,19 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|_| read(io::Error::other("it is not UTF-8 text")))
 }
 
-/// The control socket that a config names, also one that is otherwise invalid.
+/// The paths of `[agent]` that a config names, also one that is otherwise invalid; the rest has its defaults.
 #[must_use]
-pub fn control_socket(text: &str) -> Option<PathBuf> {
+pub fn paths(text: &str) -> AgentConfig {
     let (document, _) = DeTable::parse_recoverable(text);
-    let agent = document.get_ref().get("agent")?.get_ref().as_table()?;
-    agent.get("control")?.get_ref().as_str().map(PathBuf::from)
+    let agent = document.get_ref().get("agent").and_then(|agent| agent.get_ref().as_table());
+    let path = |key: &str| agent?.get(key)?.get_ref().as_str().filter(|path| path.starts_with('/')).map(PathBuf::from);
+    let default = AgentConfig::default();
+    AgentConfig {
+        control: path("control").unwrap_or(default.control),
+        pins: path("pins").unwrap_or(default.pins),
+        state_dir: path("state_dir").unwrap_or(default.state_dir),
+        ..AgentConfig::default()
+    }
 }
 
 /// Validates a text.

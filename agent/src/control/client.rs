@@ -16,7 +16,7 @@ use crate::events::Event;
 
 /// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long, where the answer comes when another config is in force: a large one takes a slow host its time.
+/// How long, where the answer comes when another config or many bans are in effect: they take a slow host its time.
 const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(120);
 
 /// No answer, or one that is an error.
@@ -152,7 +152,9 @@ impl Client {
     fn exchange(&self, request: &Request) -> Result<Response, ClientError> {
         let stream = self.send(request)?;
         let patience = match request {
-            Request::Reload { .. } | Request::Try { .. } | Request::Confirm => PATIENCE_WITH_CHANGES,
+            Request::Reload { .. } | Request::Try { .. } | Request::Compare => PATIENCE_WITH_CHANGES,
+            Request::Confirm | Request::Revert => PATIENCE_WITH_CHANGES,
+            Request::Ban { .. } | Request::Unban { .. } | Request::UnbanAll => PATIENCE_WITH_CHANGES,
             Request::Decide { question } => PATIENCE + question.wait.map(Wait::time).unwrap_or_default(),
             _ => PATIENCE,
         };

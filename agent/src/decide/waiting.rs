@@ -335,11 +335,11 @@ impl Waiting {
     /// Starts the thread that serves the lines, once; it ends with whatever decides.
     fn start(self: &Arc<Self>, current: &Arc<Current>, now: Now) {
         self.thread.call_once(|| {
-            let (waiting, current) = (Arc::clone(self), Arc::downgrade(current));
-            let serve = move || waiting.serve(&current, now);
+            let (waiting, deciding) = (Arc::clone(self), Arc::downgrade(current));
+            let serve = move || waiting.serve(&deciding, now);
             if let Err(error) = thread::Builder::new().name("weir-wait".to_owned()).spawn(serve) {
                 eprintln!("starting the thread that serves waiting requests failed: {error}; no request waits");
-                self.lock().is_closed = true;
+                self.close(&current.load_full(), now());
             }
         });
     }

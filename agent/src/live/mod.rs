@@ -134,10 +134,10 @@ pub struct Live {
 }
 
 impl Live {
-    /// What an agent starts with.
+    /// What an agent starts with. `seen` is the text of its file, which is not that of `source` after a trial that was not
+    /// confirmed: that is no change that `watch` may put in effect.
     #[must_use]
-    pub fn new(source: Source, protected: Vec<Protected>) -> Self {
-        let seen = source.text.clone();
+    pub fn new(source: Source, seen: Option<String>, protected: Vec<Protected>) -> Self {
         Self { source, protected, operators: BTreeSet::new(), seen, last: None, trial: None }
     }
 
@@ -380,6 +380,8 @@ impl Agent {
         if cause.ends_a_trial() && ok {
             // Here, so that whoever sees that it is over also sees what came of it.
             live.trial = None;
+            // What was written during a trial is put in effect by an operator, not by `watch`.
+            live.seen = self.file().and_then(|file| config::read_text(file).ok());
         }
         live.last = Some(LastReload {
             at: seconds_since_1970(),

@@ -161,7 +161,7 @@ impl Agent {
         let file = trial.file.display().to_string();
         let is_own = self.file().is_some_and(|own| is_same_file(own, &trial.file));
         let note = match own {
-            _ if is_own => None,
+            _ if is_own => live.source.keep_as_last_valid(),
             Some(own) => Some(format!(
                 "it is in force until the next reload or start, which read {own}: to keep it, copy {file} there"
             )),

@@ -19,6 +19,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_trial_needs_no_file_that_the_agent_can_read", text_of_the_command),
     ("an_agent_without_a_state_directory_runs_and_says_so", no_state_directory),
     ("a_trial_is_ended_at_once", revert),
+    ("watch_puts_no_trial_in_effect_that_ended_unconfirmed", watched),
 ];
 
 fn missing_interface() {
@@ -169,4 +170,37 @@ fn revert() {
     assert_eq!(agent.limit("own")["rate"], "5/s");
     let status = agent.json(&["status"]);
     assert_eq!((&status["trial"], &status["last_reload"]["cause"]), (&serde_json::Value::Null, &"revert".into()));
+}
+
+fn watched() {
+    let network = Network::new();
+    let agent = network.start("watch = true\nmax_sources = 1000", SLOW);
+    let own = network.folder.path().join("limits.toml");
+    let before = std::fs::read_to_string(&own).unwrap();
+    // A trial of the agent's own file, which keeps what was tried, over a restart and over a rollback.
+    let try_own = |text: String| {
+        let tried = network.folder.path().join("tried.toml");
+        std::fs::write(&tried, &text).unwrap();
+        network.told(&["try", tried.to_str().unwrap(), "--for", "1h"]);
+        std::fs::write(&own, &text).unwrap();
+    };
+    try_own(before.replace("burst = 100", "burst = 1"));
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start_file(&own, &[]);
+    assert_eq!(agent.limit("packets")["burst"], 100);
+    // The watcher looks at the file as it starts, and whenever its folder changes.
+    std::fs::write(network.folder.path().join("other"), "").unwrap();
+    thread::sleep(Duration::from_millis(1_000));
+    assert_eq!(agent.limit("packets")["burst"], 100);
+    assert_eq!(agent.json(&["reload"])["ok"], true);
+    assert_eq!(agent.limit("packets")["burst"], 1);
+    try_own(before.replace("burst = 100", "burst = 2"));
+    assert_eq!(agent.json(&["revert"])["ok"], true);
+    std::fs::write(network.folder.path().join("other"), "again").unwrap();
+    thread::sleep(Duration::from_millis(1_000));
+    assert_eq!(agent.limit("packets")["burst"], 1);
+    // An edit after that is one.
+    std::fs::write(&own, before.replace("burst = 100", "burst = 3")).unwrap();
+    agent.wait_for("the reload", |status| status["last_reload"]["cause"] == "watch");
+    assert_eq!(agent.limit("packets")["burst"], 3);
 }

@@ -33,8 +33,9 @@ impl Member {
         make_network();
         fs::copy("/usr/bin/sleep", WORKER).unwrap();
         fs::create_dir_all(ORIGIN).unwrap();
-        let member = Self(Command::new(WORKER).arg("3600").spawn().unwrap());
-        fs::write(format!("{ORIGIN}/cgroup.procs"), member.0.id().to_string()).unwrap();
+        // In its cgroup before it is a worker: an agent may still run and take it from where it is then.
+        let script = format!("echo $$ > {ORIGIN}/cgroup.procs && exec {WORKER} 3600");
+        let member = Self(Command::new("sh").args(["-c", &script]).spawn().unwrap());
         configure(&format!("[[group]]\nname = \"held\"\nmatch = [{{ exe = {WORKER:?} }}]\npids = 50\n"));
         systemctl(&["restart", GROUPS, "weir.service"]);
         member.is_enforced();

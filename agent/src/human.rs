@@ -14,6 +14,12 @@ pub fn bit_rate(bytes_per_second: f64) -> String {
     scaled(bytes_per_second * 8.0, 1_000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
 
+/// Bytes per second by powers of 1000, as disks are measured: `50 MB/s`.
+#[must_use]
+pub fn byte_rate(bytes_per_second: u64) -> String {
+    scaled(bytes_per_second as f64, 1_000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
+}
+
 /// The two largest units of a time: `6 d 23 h`, `2 min 5 s`, `12.5 s`, `40 ms`.
 #[must_use]
 pub fn time(time: Duration) -> String {
@@ -83,6 +89,7 @@ mod tests {
         {
             assert_eq!(bit_rate(rate), text);
         }
+        assert_eq!(byte_rate(50_000_000), "50 MB/s");
         for (seconds, text) in [
             (0.04, "40 ms"),
             (1.0, "1 s"),

@@ -11,6 +11,7 @@ use super::table::{self, number};
 use crate::cli::Options;
 use crate::cluster::ClusterStatus;
 use crate::control::{Request, Reset};
+use crate::human;
 use crate::stats::{BanStatus, InterfaceStatus, LimitStatus, SourceStatus, Status, TopRow};
 
 /// A ban in words.
@@ -38,14 +39,14 @@ pub(super) fn ask<T: DeserializeOwned + Serialize>(
 pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Status, |status: &Status| {
         let interfaces: Vec<String> = status.interfaces.iter().map(interface).collect();
-        let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
+        let uptime = human::time(std::time::Duration::from_secs(status.uptime_seconds));
         let traffic = |packets, bytes| format!("{} packets, {} bytes", number(packets), number(bytes));
         let totals = &status.totals;
         let sources = &status.sources;
         let mut text = table::pairs([
             ("version", status.version.clone()),
             ("mode", status.mode.clone()),
-            ("uptime", uptime.to_string()),
+            ("uptime", uptime),
             ("config", status.config.clone().unwrap_or_else(|| "none: built-in limits, observed only".to_owned())),
             ("interfaces", interfaces.join(", ")),
             ("groups", if status.groups.is_empty() { "none".to_owned() } else { status.groups.join(", ") }),

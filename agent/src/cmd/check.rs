@@ -16,6 +16,7 @@ use crate::control::{Client, Request};
 use crate::datapath::topology::Placement;
 use crate::decide::{self, LimitMemory};
 use crate::doctor;
+use crate::human;
 use crate::memory::MemoryCheck;
 use crate::protect::{self, Protected};
 use crate::stacking;
@@ -143,13 +144,12 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
         );
     }
     if !checked.memory.is_empty() {
-        let mebibytes = |bytes: u64| format!("{} MiB", table::number(bytes.div_ceil(1 << 20)));
         let of_limit = |memory: &RequestMemory| {
-            format!("{} {} for {} keys", memory.limit, mebibytes(memory.bytes), table::number(memory.keys as u64))
+            format!("{} {} for {} keys", memory.limit, human::size(memory.bytes), table::number(memory.keys as u64))
         };
         let all = checked.memory.iter().map(|memory| memory.bytes).sum();
         let each: Vec<String> = checked.memory.iter().map(of_limit).collect();
-        println!("memory of limits on requests: at most {} ({})", mebibytes(all), each.join(", "));
+        println!("memory of limits on requests: at most {} ({})", human::size(all), each.join(", "));
     }
     for covered in checked.interfaces.iter().filter(|placement| !placement.enforces()) {
         let (name, by) = (&covered.interface, covered.enforced_by.join(", "));

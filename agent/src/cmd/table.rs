@@ -1,8 +1,13 @@
 //! Tables for people. Drawn by `tabled`: it knows the width of what is not ASCII, and is kept.
 
+use std::time::Duration;
+
 use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Alignment, Style};
+
+use crate::human;
+pub use crate::human::number;
 
 /// A table with a heading; the columns from `numbers` on are numbers, and aligned to the right.
 pub fn render<const N: usize>(
@@ -29,25 +34,12 @@ pub fn pairs<const N: usize>(rows: [(&str, String); N]) -> String {
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A number with its thousands set apart.
-pub fn number(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::new();
-    for (nth, digit) in digits.chars().enumerate() {
-        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 /// Seconds as a person reads them.
 pub fn seconds(value: f64) -> String {
     match value {
         value if value <= 0.0 => "-".to_owned(),
         value if value < 1.0 => format!("{:.0} ms", value * 1e3),
         value if value < 120.0 => format!("{value:.1} s"),
-        value => humantime::format_duration(std::time::Duration::from_secs(value as u64)).to_string(),
+        value => human::time(Duration::from_secs(value as u64)),
     }
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use common::limiter::Rate;
 
+use crate::human;
+
 /// `[[group]]`: a cgroup that Weir makes, fills and keeps filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -149,23 +151,20 @@ impl Group {
     /// Its limits as a person would say them, one a text.
     #[must_use]
     pub fn limit_texts(&self) -> Vec<String> {
-        let rate = |rate: Rate| {
-            let bytes = u128::from(rate.count) * 1_000_000_000 / u128::from(rate.per_nanoseconds);
-            format!("{bytes} B/s")
-        };
+        let rate = |rate: Rate| human::bit_rate(rate.count as f64 * 1e9 / rate.per_nanoseconds as f64);
         let mut texts = Vec::new();
         let mut add = |name: &str, value: Option<String>| texts.extend(value.map(|value| format!("{name} {value}")));
         let elastic = if self.cpu.elastic { ", more while the host is idle" } else { "" };
         add("cpu", self.cpu.max.map(|share| format!("{share}{elastic}")));
         add("cpu weight", self.cpu.weight.map(|weight| weight.to_string()));
         add("cpus", self.cpus.as_ref().map(ToString::to_string));
-        add("memory high", self.memory.high.map(|bytes| format!("{bytes} B")));
-        add("memory", self.memory.max.map(|bytes| format!("{bytes} B")));
-        add("swap", self.memory.swap_max.map(|bytes| format!("{bytes} B")));
+        add("memory high", self.memory.high.map(human::size));
+        add("memory", self.memory.max.map(human::size));
+        add("swap", self.memory.swap_max.map(human::size));
         for io in &self.io {
             let device = io.device.display();
-            add(&format!("{device} read"), io.read.map(|bytes| format!("{bytes} B/s")));
-            add(&format!("{device} write"), io.write.map(|bytes| format!("{bytes} B/s")));
+            add(&format!("{device} read"), io.read.map(human::byte_rate));
+            add(&format!("{device} write"), io.write.map(human::byte_rate));
             add(&format!("{device} read"), io.read_ops.map(|operations| format!("{operations} operations/s")));
             add(&format!("{device} write"), io.write_ops.map(|operations| format!("{operations} operations/s")));
         }

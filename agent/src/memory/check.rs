@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Footprint, Lasting, Limit, MemoryStatus, Room, bytes};
+use super::{Footprint, Lasting, Limit, MemoryStatus, Room};
 use crate::compile::Plan;
 use crate::config::policy::Config;
+use crate::human;
 
 /// `memory` of `agent check --json`.
 #[derive(Clone, Debug, Serialize)]
@@ -62,9 +63,9 @@ impl fmt::Display for MemoryCheck {
         write!(
             formatter,
             "memory: {} at rest, {} while it starts, {} at the peak of a reload that replaces a table of the same size",
-            bytes(self.at_rest_bytes),
-            bytes(self.start_bytes),
-            bytes(self.peak_bytes)
+            human::size(self.at_rest_bytes),
+            human::size(self.start_bytes),
+            human::size(self.peak_bytes)
         )?;
         match (&self.limit, self.of_running_agent) {
             (Some(limit), true) => write!(formatter, "; of the running agent, {limit}"),

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compile::{Plan, TableSpec};
 use crate::config::policy::Config;
+use crate::human;
 
 const MIB: u64 = 1 << 20;
 
@@ -192,22 +193,26 @@ impl fmt::Display for TooLarge {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Demand { table, copy, rest } = self.demand;
         let (more, limit) = (self.demand.bytes(), &self.limit);
-        write!(formatter, "not enough memory: putting the config in effect takes {} more at its peak", bytes(more))?;
+        write!(
+            formatter,
+            "not enough memory: putting the config in effect takes {} more at its peak",
+            human::size(more)
+        )?;
         let mut parts = Vec::new();
         for (part, what) in
             [(table, "for the table of sources"), (copy, "for a copy of the one before"), (rest, "to load")]
         {
             if part > 0 {
-                parts.push(format!("{} {what}", bytes(part)));
+                parts.push(format!("{} {what}", human::size(part)));
             }
         }
         let peak = limit.used_bytes.saturating_add(more);
-        write!(formatter, " ({}), {} in all; {limit}: ", parts.join(", "), bytes(peak))?;
+        write!(formatter, " ({}), {} in all; {limit}: ", parts.join(", "), human::size(peak))?;
         if let Some(sources) = self.sources {
             write!(formatter, "lower [agent] max_sources to {sources}, or ")?;
         }
         // What is in use may grow until then.
-        let enough = bytes(peak.next_multiple_of(64 * MIB));
+        let enough = human::size(peak.next_multiple_of(64 * MIB));
         match &limit.cgroup {
             Some(_) if limit.is_of_systemd() => write!(formatter, "raise MemoryMax= of the unit to {enough}"),
             Some(_) => write!(formatter, "raise the cgroup's limit to {enough}"),
@@ -242,17 +247,4 @@ pub fn trim() {
     unsafe {
         libc::malloc_trim(0);
     }
-}
-
-/// A number of bytes as people write it.
-#[must_use]
-pub fn bytes(value: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = value as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{value:.0} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Demand, bytes};
+use super::Demand;
 use crate::groups::mount;
+use crate::human;
 
 /// A limit on memory, and what is used of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +45,7 @@ impl Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (left, all) = (bytes(self.left_bytes), bytes(self.limit_bytes));
+        let (left, all) = (human::size(self.left_bytes), human::size(self.limit_bytes));
         match &self.cgroup {
             Some(path) => write!(formatter, "cgroup {} has {left} left of {} = {all}", path.display(), self.file),
             None => write!(formatter, "this host has {left} left of {all} ({})", self.file),
@@ -124,8 +125,8 @@ impl Room {
     #[must_use]
     pub fn notes_on(&self, demand: &Demand) -> Vec<String> {
         let slows = self.high.iter().find(|limit| demand.bytes() > limit.left_bytes);
-        let slows =
-            slows.map(|limit| format!("a change of {} was slowed down by the kernel: {limit}", bytes(demand.bytes())));
+        let slows = slows
+            .map(|limit| format!("a change of {} was slowed down by the kernel: {limit}", human::size(demand.bytes())));
         self.notes.iter().cloned().chain(slows).collect()
     }
 
@@ -243,7 +244,7 @@ mod tests {
         let tightest = room.tightest().unwrap();
         assert_eq!((tightest.limit_bytes, tightest.left_bytes), (1_048_576, 548_576));
         let text = tightest.to_string();
-        assert!(text.contains("cg/system.slice has 535.7 KiB left of memory.max = 1.0 MiB"), "{text}");
+        assert!(text.contains("cg/system.slice has 536 KiB left of memory.max = 1 MiB"), "{text}");
         assert_eq!((room.high.len(), room.high[0].left_bytes), (1, 200));
     }
 

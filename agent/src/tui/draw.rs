@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
 use super::app::{App, Motion, Typing};
 use crate::groups::GroupStatus;
-use crate::memory::bytes;
+use crate::human;
 use crate::stats::{LimitStatus, Sort, SourceLoad, View};
 
 /// Whether there is colour.
@@ -160,7 +160,7 @@ fn group_row<'v>(app: &App, group: &'v GroupStatus) -> Vec<Cell<'v>> {
         Cell::from(if group.frozen { format!("{} (frozen)", group.name) } else { group.name.clone() }),
         number(group.pids.len().to_string()),
         number(of(cpu, group.cpu.max_percent.map(percent))),
-        number(of(bytes(group.memory.current_bytes), group.memory.max_bytes.map(bytes))),
+        number(of(human::size(group.memory.current_bytes), group.memory.max_bytes.map(human::size))),
         number(format!("{:.1} s", group.cpu.throttled_seconds)),
         number(group.pressure.cpu.map_or_else(|| "-".to_owned(), percent)),
     ]

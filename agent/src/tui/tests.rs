@@ -93,7 +93,7 @@ fn a_screen_of_80_by_24_has_limits_groups_and_sources() {
     assert_eq!(lines[4], "traffic           1000/s bytes             2      1000           0 ####....  50%");
     assert_eq!(lines[5], "GROUP            PROCESSES           CPU             MEMORY  HELD BACK  PRESSURE");
     // A second of CPU time in two.
-    assert_eq!(lines[6], "batch                    3   50% of 150% 3.0 MiB of 1.0 GiB      1.5 s        2%");
+    assert_eq!(lines[6], "batch                    3   50% of 150%     3 MiB of 1 GiB      1.5 s        2%");
     assert_eq!(lines[7], "SOURCE                  LIMIT           PASSED/s THROTTLED/s    PASSED THROTTLED");
     assert_eq!(lines[8], "10.77.0.0               packets             1000       12346      1003      5.0M");
     assert_eq!(lines[22], "10.77.0.14              packets             1000           0      1003      5.0M");

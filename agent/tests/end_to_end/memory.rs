@@ -244,7 +244,7 @@ fn too_large() {
     let answer = reload(&network);
     assert_eq!(answer["ok"], false, "{answer}");
     let error = answer["errors"][0].as_str().unwrap();
-    let of_limit = format!("{:.1} MiB", limit as f64 / MIB as f64);
+    let of_limit = weir::human::size(limit);
     for part in
         ["not enough memory", "at its peak", group.path.to_str().unwrap(), &of_limit, "raise the cgroup's limit"]
     {

@@ -103,7 +103,7 @@ pub fn measure(agent: &Path, time: Duration, beside: Beside) -> Result<Figures> 
     for verb in [&["limits"][..], &["top", "--once"], &["status"], &["groups"]] {
         ask(verb)?;
     }
-    while beside == Beside::ClusterAndGroups && !ask(&["status", "--json"])?.contains("\"share_from\":\"lease\"") {
+    while beside == Beside::ClusterAndGroups && !ask(&["status", "--json"])?.contains("\"share_from\": \"lease\"") {
         ensure!(Instant::now() < deadline, "no share was leased within {} s", PATIENCE.as_secs());
         thread::sleep(Duration::from_millis(50));
     }

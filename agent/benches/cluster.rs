@@ -1,17 +1,15 @@
-//! How near to their limit many hosts stay together: 2, 4 and 8 agents on a real store, half a minute each.
+//! How near to their limit many hosts stay together: 2, 4 and 8 agents on a real store, half a minute each; and
+//! what passes of windows that four agents keep together.
 //!
-//! Prints a table in Markdown. `cargo xtask accuracy` puts it into docs/CLUSTER.md.
-
-#[path = "../tests/fleet/mod.rs"]
-#[expect(dead_code, reason = "tests use more of it")]
-mod fleet;
-#[path = "../tests/redis/mod.rs"]
-#[expect(dead_code, reason = "tests use more of it")]
-mod redis;
+//! Prints two tables in Markdown. `cargo xtask accuracy` puts them into docs/CLUSTER.md.
 
 use std::time::Duration;
 
-use fleet::{Spread, measure};
+use testbed::fleet::{Kept, Spread, measure, windows};
+use testbed::redis;
+
+/// Windows are so long.
+const WINDOW: Duration = Duration::from_secs(10);
 
 fn main() {
     if let Some(obstacle) = redis::obstacle() {
@@ -20,24 +18,38 @@ fn main() {
     }
     let seconds = std::env::var("WEIR_ACCURACY_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(30);
     let redis = redis::Redis::start(&[]);
-    println!("| hosts | demand | seconds | asked | passed | limit | error |");
-    println!("|---|---|---|---|---|---|---|");
+    println!("| kept by | hosts | demand | seconds | asked | passed | limit | error |");
+    println!("|---|---|---|---|---|---|---|---|");
     let mut is_off = false;
-    for hosts in [2, 4, 8] {
-        for spread in Spread::ALL {
-            let outcome = measure(&redis.url(), hosts, spread, Duration::from_secs(seconds));
-            let error = 100.0 * outcome.error();
+    let shares = [2, 4, 8].into_iter().flat_map(|hosts| Spread::ALL.map(|spread| (Kept::Shares, hosts, spread)));
+    let keys = Spread::ALL.into_iter().chain([Spread::One]).map(|spread| (Kept::Keys, 4, spread));
+    for (kept, hosts, spread) in shares.chain(keys) {
+        let outcome = measure(&redis.url(), hosts, kept, spread, Duration::from_secs(seconds));
+        let error = 100.0 * outcome.error();
+        println!(
+            "| {kept} | {hosts} | {spread} | {:.1} | {} | {} | {:.0} | {error:+.1} % |",
+            outcome.seconds, outcome.wanted, outcome.passed, outcome.limit
+        );
+        is_off |= error.abs() > 10.0;
+    }
+    println!();
+    println!("| algorithm | demand | seconds | asked | passed | most in a window | least in a whole one | of |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for spread in Spread::ALL.into_iter().chain([Spread::One]) {
+        for outcome in windows::measure(&redis.url(), 4, spread, WINDOW, Duration::from_secs(seconds)) {
+            let windows::Outcome { algorithm, seconds, wanted, passed, most, least, .. } = outcome;
+            let least = least.map_or_else(|| "-".to_owned(), |least| least.to_string());
             println!(
-                "| {hosts} | {spread} | {:.1} | {} | {} | {:.0} | {error:+.1} % |",
-                outcome.seconds, outcome.wanted, outcome.passed, outcome.limit
+                "| {algorithm} | {spread} | {seconds:.1} | {wanted} | {passed} | {most} | {least} | {} |",
+                windows::COUNT
             );
-            is_off |= error.abs() > 10.0;
+            is_off |= most > windows::COUNT * 11 / 10;
         }
     }
     // Leaving by `exit` drops nothing.
     drop(redis);
     if is_off {
-        eprintln!("a fleet was more than 10 % off its limit");
+        eprintln!("a fleet was more than 10 % off its limit, or above 110 % of a window");
         std::process::exit(1);
     }
 }

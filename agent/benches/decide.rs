@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use common::limiter::Rate;
 use common::rate_limiter::Policy;
+use config::policy::{Endpoint, OnFull};
+use decide::{Edge, Engine, Fingerprints, Service, StateStore};
 use governor::{Quota, RateLimiter};
-use weir::config::policy::{Endpoint, OnFull};
-use weir::decide::{Edge, Engine, Fingerprints, Service, Store};
 use weir::stats::monotonic_nanoseconds;
 
 const ROUNDS: usize = 3;
@@ -81,7 +81,8 @@ fn main() -> ExitCode {
 
 /// The longest that one shard is held while a million decayed keys are forgotten, or one of them is added.
 fn longest_pause() -> Duration {
-    let store = Store::new(vec![Policy::token_bucket(Rate::per_second(1_000), 10)], MILLION as usize, OnFull::Pass);
+    let store =
+        StateStore::new(vec![Policy::token_bucket(Rate::per_second(1_000), 10)], MILLION as usize, OnFull::Pass);
     let Ok(fingerprints) = Fingerprints::new() else { return Duration::MAX };
     let mut longest = Duration::ZERO;
     for key in 0..MILLION {
@@ -109,7 +110,7 @@ fn worked() -> Duration {
 fn in_process(threads: u64, keys: u64) -> Vec<(Throughput, Throughput)> {
     let Ok(fingerprints) = Fingerprints::new() else { return Vec::new() };
     let tiers = vec![Policy::token_bucket(Rate::per_second(100), 100)];
-    let ours = Store::new(tiers, 2 * MILLION as usize, OnFull::Pass);
+    let ours = StateStore::new(tiers, 2 * MILLION as usize, OnFull::Pass);
     let quota = Quota::per_second(NonZeroU32::MIN.saturating_add(99));
     let theirs: governor::DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
     // The same clock for both: how governor's own reads it.
@@ -182,7 +183,7 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
 struct NoEdge;
 
 impl Edge for NoEdge {
-    fn ban(&self, _: ipnet::IpNet, _: Option<Duration>) {}
+    fn escalate(&self, _: weir::daemon::escalation::Offence) {}
 }
 
 /// What clients on the same machine get over HTTP.
@@ -200,7 +201,7 @@ struct Http {
 fn over_http() -> Http {
     let text = "[decide]\nhttp = \"127.0.0.1:0\"\n[[limit]]\nname = \"credits-per-user\"\nscope = \"request\"\n\
                 key = [\"user\"]\nrate = \"1000000/s\"\n";
-    let loaded = weir::config::parse(Path::new("bench.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+    let loaded = config::parse(Path::new("bench.toml"), text).unwrap_or_else(|report| panic!("{report}"));
     let engine = Engine::new(&loaded.config, Arc::new(NoEdge)).unwrap_or_else(|error| panic!("{error}"));
     let service = Service::start(&loaded.config.decide, engine, monotonic_nanoseconds);
     let service = service.unwrap_or_else(|error| panic!("{error}"));

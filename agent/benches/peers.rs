@@ -1,10 +1,6 @@
 //! Decisions over HTTP beside another rate limit server: same machine, same keys, same clients, in turns. `cargo xtask
 //! bench decisions` calls it; `--quick` shortens everything.
 
-#[path = "edge/measure.rs"]
-#[expect(dead_code, reason = "the rest is for packets")]
-mod measure;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -14,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
-use measure::Series;
+use testbed::measure::Series;
 
 const PART: &str = "decisions";
 /// Connections of the load, on two threads: each has one request outstanding.
@@ -358,5 +354,5 @@ fn main() -> Result<()> {
         let each = (grown - before) / (many - KEYS) as f64;
         series.push(Series::new(PART, "each further key", kind.name(), "bytes").with(vec![each]));
     }
-    measure::write(&arguments.out, &series)
+    testbed::measure::write(&arguments.out, &series)
 }

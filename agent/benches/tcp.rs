@@ -1,26 +1,10 @@
 //! How near TCP comes to a limit on bytes: Weir on each hook and what a user would pick instead, by burst, flows and round
 //! trip. `cargo xtask tcp` runs it.
 
-#[path = "../tests/end_to_end/flows.rs"]
-#[expect(dead_code, reason = "its tests use more of it")]
-mod flows;
-#[path = "../tests/end_to_end/foreign.rs"]
-#[expect(dead_code, reason = "its tests use more of it")]
-mod foreign;
-#[path = "../tests/end_to_end/support.rs"]
-#[expect(dead_code, reason = "its tests use more of it")]
-mod support;
-#[path = "../tests/end_to_end/tcp.rs"]
-#[expect(dead_code, reason = "its tests use more of it")]
-mod tcp;
-#[path = "../tests/end_to_end/wire.rs"]
-#[expect(dead_code, reason = "its tests use more of it")]
-mod wire;
-
 use std::time::Duration;
 
-use flows::{Flows, From};
-use support::{Network, run};
+use testbed::flows::{Flows, From};
+use testbed::network::{self, Network, run};
 
 const RATE: f64 = 20e6;
 /// (Flows, milliseconds that an acknowledgement waits).
@@ -38,7 +22,7 @@ enum Rival {
 }
 
 fn main() {
-    if let Some(reason) = support::obstacle() {
+    if let Some(reason) = network::obstacle() {
         eprintln!("skipped: {reason}");
         return;
     }

@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 use aya::programs::TestRunOptions;
 use common::packet::Direction;
 use common::packet::build::Frame;
+use datapath::bans::BanList;
+use datapath::compile::compile;
+use datapath::{Datapath, Entry, OBJECT, PinDirectory};
 use nix::time::{ClockId, clock_gettime};
-use weir::bans::BanList;
-use weir::compile::compile;
-use weir::config;
-use weir::datapath::{Datapath, Entry, OBJECT, PinDirectory};
 use weir::stats::{Live, MOST_SOURCES, Reader, Sort, ViewQuery};
 
 const SOURCES: u32 = 1_000_000;
@@ -52,7 +51,8 @@ fn main() -> ExitCode {
     }
     let bans = BanList::default();
     let counted = weir::stats::Counted::default();
-    let reader = Reader::new(&loaded.config, (&datapath, None), &bans, &counted);
+    let baseline = weir::stats::baseline::Baseline::default();
+    let reader = Reader::new(&loaded.config, (&datapath, None), &bans, &counted, &baseline);
     let (_, sources, _) = reader.totals().expect("counters");
     let remembered = datapath.sightings().expect("sightings").len();
     println!("{} sources in the table, {remembered} of them remembered by address", sources.tracked);

@@ -1,4 +1,4 @@
-//! When a command that follows the agent ends: its terminal or reader is gone, a signal arrives, or the agent exits.
+//! Ends a command that follows the agent: its terminal or reader is closed, a signal arrives, or the agent exits.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,31 +8,30 @@ use std::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-/// Why a follower ends.
+/// The reason why a follower ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Standard input or output: the terminal hung up, or the pipe's other end is closed.
     Closed,
-    /// A signal.
     Signal,
     /// The agent exited.
     Agent,
 }
 
-/// What is watched beside standard input and output.
+/// The descriptors that are watched besides standard input and output.
 #[derive(Debug, Default)]
 pub struct Watched {
     /// Readable when a signal has arrived.
     pub signals: Option<UnixStream>,
-    /// The agent's process: see [`crate::control::Client::process`].
+    /// The agent's process: see [`crate::server::control::Client::process`].
     pub agent: Option<OwnedFd>,
 }
 
-/// Waits on a thread of its own, and then calls `end` there: the follower itself may be blocked in a read or a write.
+/// Waits on a separate thread, and then calls `end` there: the follower itself may be blocked in a read or a write.
 ///
 /// # Errors
 ///
-/// When there is no thread to be had.
+/// When the system has no threads.
 pub fn watch(watched: Watched, end: impl FnOnce(End) + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("weir-end".to_owned()).spawn(move || end(wait(&watched)))?;
     Ok(())
@@ -40,8 +39,8 @@ pub fn watch(watched: Watched, end: impl FnOnce(End) + Send + 'static) -> io::Re
 
 fn wait(watched: &Watched) -> End {
     let (stdin, stdout) = (io::stdin(), io::stdout());
-    // Without an event to wait for, poll(2) reports hang-ups and errors alone: input that nobody has read yet, and files
-    // such as /dev/null, do not wake it.
+    // Without requested events, poll(2) only reports hang-ups and errors: unread input, and files such as /dev/null, do
+    // not wake it.
     let mut polled = vec![PollFd::new(&stdin, PollFlags::empty()), PollFd::new(&stdout, PollFlags::empty())];
     let mut reasons = vec![End::Closed; 2];
     if let Some(signals) = &watched.signals {

@@ -1,36 +1,19 @@
 //! Weir's agent as a library; the `agent` binary is a thin shell around it.
+// The daemon logs instead of printing: see `log`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
-pub mod applications;
-pub mod bans;
-mod btf;
-mod change;
+mod ban_reason;
+#[expect(clippy::print_stderr, clippy::print_stdout, reason = "verbs print")]
 pub mod cli;
-pub mod cluster;
-pub mod cmd;
-pub mod compile;
-pub mod config;
-pub mod control;
-pub mod counts;
-pub mod datapath;
-pub mod decide;
-pub mod descriptors;
+pub mod daemon;
 pub mod doctor;
-pub mod events;
 pub mod follower;
-pub mod groups;
-pub mod host_links;
-pub mod host_load;
-pub mod human;
-pub mod link;
-pub mod live;
+pub mod log;
 pub mod manual;
-pub mod memory;
-pub mod metrics;
 pub mod protect;
-pub mod service;
-pub mod stacking;
-pub mod state;
+pub mod replay;
+pub mod server;
 pub mod stats;
+pub mod suggest;
 pub mod supervisor;
 pub mod tui;
-pub mod unix_socket;

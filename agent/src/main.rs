@@ -1,21 +1,19 @@
-//! The `agent` binary: a thin shell around the library.
+//! The `agent` binary.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     tell_when_nothing_can_be_printed();
-    match weir::cmd::execute(weir::cli::Cli::parse()) {
+    match weir::cli::execute(weir::cli::arguments::Cli::from_command_line()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", told(&error));
+            weir::log::fatal(&told(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// An error with its causes, each said once: many messages hold their cause already.
+/// An error with its causes, without repetition: many messages include their cause.
 fn told(error: &anyhow::Error) -> String {
     error
         .chain()
@@ -24,7 +22,7 @@ fn told(error: &anyhow::Error) -> String {
         .fold(error.to_string(), |told, cause| if told.contains(&cause) { told } else { format!("{told}: {cause}") })
 }
 
-/// `println!` panics where standard output cannot be written, as on a disk that is full: that is an error like others.
+/// `println!` panics if standard output cannot be written, as on a full disk: report it like other errors.
 fn tell_when_nothing_can_be_printed() {
     let otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

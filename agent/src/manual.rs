@@ -1,4 +1,8 @@
-//! The manual page, from the table of the command line and what does not stand in it.
+//! The manual page, from the command line's definition and additional text.
+
+#[cfg(test)]
+mod commands;
+pub mod limits;
 
 use std::io;
 
@@ -6,54 +10,54 @@ use clap::{Arg, Command, CommandFactory as _};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
-use crate::cli::Cli;
+use crate::cli::arguments::Cli;
 
-/// What the agent is, for who has never heard of it.
+/// The description of agent(1).
 const DESCRIPTION: [&str; 3] = [
-    "Weir holds the callers of a host to limits: packets, bytes, connections and requests per source, decided in XDP or \
-     traffic control before the kernel spends anything on a packet; requests that applications ask about; and groups of \
-     processes by CPU, memory, disks and network. One file says what nobody may exceed.",
-    "agent --config FILE runs until SIGINT or SIGTERM. All other commands either look at a file or this host (check, \
-     doctor, detach), or ask the running agent through its control socket; those print a table, or with --json one JSON \
-     document whose fields scripts may rely on.",
+    "Weir enforces rate limits per source address: packets, bytes, connections and requests, in XDP before the kernel \
+     allocates a buffer, or in traffic control. It also limits requests of applications, and the CPU time, memory, disks \
+     and network of process groups. One file describes all limits.",
+    "agent --config FILE runs until SIGINT or SIGTERM. All other commands either read a file or this host (check, \
+     doctor, detach), or query the running agent through its control socket. Queries print a table, or with --json one \
+     JSON document with stable fields.",
     "agent run without a config observes the interfaces of the default route with built-in limits, and refuses nothing. \
-     When it ends, limits stay in force (on_exit = \"keep\") and the next agent takes them over with their state; agent \
-     detach takes everything out of the kernel.",
+     When it ends, limits stay in effect (on_exit = \"keep\") and the next agent takes them over with their state; agent \
+     detach removes everything from the kernel.",
 ];
 
-/// (what, what it is for).
 const FILES: [(&str, &str); 7] = [
     ("/etc/weir/limits.toml", "the config that the service runs with"),
     ("/run/weir/control.sock", "the control socket; [agent] control names another"),
-    ("/run/weir/control.trial.json", "what to go back to while a config is on trial, also for the next agent"),
-    ("/run/weir/control.origins.json", "where the processes of groups came from, for giving them back"),
-    ("/sys/fs/bpf/weir", "what outlives an agent: programs, links and maps, pinned; [agent] pins names another"),
+    ("/run/weir/control.trial.json", "the config for the rollback of a trial, also for the next agent"),
+    ("/run/weir/control.origins.json", "the former cgroups of processes in groups, for their return"),
+    ("/sys/fs/bpf/weir", "pinned programs, links and maps, which outlive an agent; [agent] pins names another"),
     ("/sys/fs/cgroup/…/weir", "the cgroups of process groups; [agent] cgroup names another"),
-    ("/usr/share/doc/weir", "the manual in full, examples, Prometheus rules and a Grafana dashboard"),
+    ("/usr/share/doc/weir", "the documents, examples, Prometheus rules and a Grafana dashboard"),
 ];
 
 const EXIT: [(&str, &str); 3] = [
     ("0", "done"),
-    ("1", "failed while running, or (doctor, decide --exit-status) the answer is no"),
-    ("2", "wrong usage or a wrong config; nothing was touched"),
+    ("1", "failed while running, or a negative result (doctor, decide --exit-status)"),
+    ("2", "wrong usage or an invalid config; nothing was changed"),
 ];
 
 const SECURITY: [&str; 2] = [
-    "The control socket has mode 0660 and belongs to root and, where there is one, to the group weir. Who may open it may \
-     ask (status, limits, top, show, bans, events, groups) and decide; what changes anything in force (reload, try, \
-     confirm, ban, unban, reset, groups freeze …) is for root and the user that the agent runs as.",
-    "The agent needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and for process groups CAP_SYS_PTRACE, CAP_SYS_NICE and \
-     CAP_KILL; the unit weir.service gives it these and nothing else. It speaks to systemd's watchdog from the loop that does its work.",
+    "The control socket has mode 0660 and belongs to root and, where there is one, to the group weir. Users who \
+     may open it may query (status, limits, top, show, bans, events, groups) and decide. Only root and the user that the \
+     agent runs as may change it (reload, try, confirm, ban, unban, reset, groups freeze …).",
+    "The agent needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and for process groups CAP_SYS_PTRACE and \
+     CAP_SYS_NICE; the unit weir.service grants these and no others. Without systemd, groups also need CAP_DAC_OVERRIDE and \
+     CAP_KILL. The agent's main loop notifies systemd's watchdog.",
 ];
 
 const EXAMPLES: [(&str, &str); 8] = [
-    ("agent check limits.toml", "Is the file right, and what would it enforce?"),
-    ("agent doctor --config limits.toml", "Can this host do it, and if not, which command helps?"),
-    ("agent --config limits.toml", "Enforce it. Begin with mode = \"observe\", which counts and throttles nothing."),
-    ("agent reload", "Read the file again: all of it is put in force, or nothing."),
+    ("agent check limits.toml", "Validate the file, and print what it enforces."),
+    ("agent doctor --config limits.toml", "Report what this host lacks for it, with the fix."),
+    ("agent --config limits.toml", "Enforce it. Start with mode = \"observe\", which counts and refuses nothing."),
+    ("agent reload", "Read the file again: all of it takes effect, or nothing."),
     (
         "agent try next.toml --for 60s",
-        "Put a file in force, and go back by itself unless agent confirm follows within a minute.",
+        "Put a file in effect, and roll back unless agent confirm follows within a minute.",
     ),
     ("agent top --once", "Who is throttled most?"),
     ("agent show 203.0.113.9", "Why is this one throttled, and until when?"),
@@ -64,7 +68,7 @@ const EXAMPLES: [(&str, &str); 8] = [
 ///
 /// # Errors
 ///
-/// When it cannot be written, which takes more than memory.
+/// When it cannot be written.
 pub fn page() -> io::Result<Vec<u8>> {
     let mut command = Cli::command();
     command.build();
@@ -80,7 +84,8 @@ pub fn page() -> io::Result<Vec<u8>> {
     pairs("FILES", &FILES).to_writer(&mut page)?;
     section("SECURITY", &SECURITY).to_writer(&mut page)?;
     examples().to_writer(&mut page)?;
-    section("SEE ALSO", &["systemd.service(5), tc(8), ip-link(8), bpftool(8), cgroups(7)"]).to_writer(&mut page)?;
+    section("SEE ALSO", &["limits.toml(5), systemd.service(5), tc(8), ip-link(8), bpftool(8), cgroups(7)"])
+        .to_writer(&mut page)?;
     Ok(page)
 }
 
@@ -142,8 +147,8 @@ fn config_section() -> Roff {
     roff.control("SH", ["LIMITS.TOML"]);
     roff.control("PP", []);
     roff.text([roman(
-        "TOML; every size, rate and time carries its unit, and an unknown key is an error that names the nearest one. The \
-         smallest that limits anything:",
+        "TOML; every size, rate and time has a unit, and an unknown key is an error that names the nearest one. The \
+         smallest with a limit:",
     )]);
     roff.control("PP", []);
     roff.control("RS", ["4"]);
@@ -154,30 +159,8 @@ fn config_section() -> Roff {
     }
     roff.control("fi", []);
     roff.control("RE", []);
-    let tables: [(&str, &str); 7] = [
-        (
-            "[agent]",
-            "interfaces, attach (auto, native, generic, tc), mode (enforce, observe), on_exit (keep, detach), control, \
-             pins, cgroup, metrics, max_sources, never_limit, protect, watch",
-        ),
-        ("[[class]]", "name, sources, multiplier or unlimited: who is calling"),
-        (
-            "[[limit]]",
-            "name, direction, protocol, ports, key, unit, algorithm, rate, burst, throttle, action, on_full, tiers; with \
-             scope = \"request\" also domain, initial, refill_every and escalate",
-        ),
-        ("[[group]]", "name, match, cpu, memory, io, pids, cpus, network: a cgroup that is kept filled"),
-        ("[decide]", "http, grpc, max_keys, max_waiting, max_waiting_per_key: where applications ask"),
-        ("[[request]]", "name, cost: what a request costs, by a formula"),
-        ("[cluster]", "store, node, sync, when_store_is_down …: limits with cluster = true are one for many hosts"),
-    ];
-    for (table, keys) in tables {
-        roff.control("TP", []);
-        roff.text([bold(table)]);
-        roff.text([roman(keys)]);
-    }
     roff.control("PP", []);
-    roff.text([roman("The file /usr/share/doc/weir/README.md explains each key, and limits.example.toml shows it.")]);
+    roff.text([bold("limits.toml"), roman("(5) has every key.")]);
     roff
 }
 

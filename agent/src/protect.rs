@@ -1,25 +1,16 @@
-//! Whom no limit may lock out unless the config insists: the operator, the way to the network, the cluster's store.
+//! Addresses that are exempt unless the config disables it: the operator, the default gateways, the cluster's store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, ToSocketAddrs};
 
+pub use api::status::Protected;
 use redis::{ConnectionAddr, IntoConnectionInfo};
-use serde::{Deserialize, Serialize};
 
-use crate::config::policy::{Config, Prefix, Shield};
-use crate::config::ssh;
-use crate::datapath;
+use config::policy::{Config, Prefix, Shield};
+use config::ssh;
+use datapath::compile::PrefixKey;
 
-/// An address that is never throttled, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Protected {
-    /// Which.
-    pub address: IpAddr,
-    /// In words.
-    pub why: String,
-}
-
-/// Who is protected under a config: `operators` are the SSH sessions that commands came from.
+/// The exempt addresses of a config; `operators` are the SSH sessions from which commands came.
 #[must_use]
 pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
     let mut all: BTreeMap<IpAddr, &str> = BTreeMap::new();
@@ -29,9 +20,9 @@ pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
                 ssh::client()
                     .iter()
                     .chain(operators)
-                    .map(|address| (*address, "an SSH session that the agent was started or told from")),
+                    .map(|address| (*address, "an SSH session that started the agent or sent it a command")),
             ),
-            // A host whose routes cannot be read has none that limits could cut.
+            // A host whose routes cannot be read has no gateways to exempt.
             Shield::Gateways => {
                 all.extend(
                     datapath::default_gateways()
@@ -46,7 +37,24 @@ pub fn of(config: &Config, operators: &BTreeSet<IpAddr>) -> Vec<Protected> {
     all.into_iter().map(|(address, why)| Protected { address: canonical(address), why: why.to_owned() }).collect()
 }
 
-/// The config with those who are protected among the never limited.
+/// The most prefixes of `never_limit` that are listed; longer lists are only counted.
+const MOST_NAMED: usize = 20;
+
+/// The exempt addresses with their reasons: a line for `never_limit` and for every detected address.
+#[must_use]
+pub fn exempt(never_limit: &[Prefix], protected: &[Protected]) -> Vec<String> {
+    let named = never_limit.iter().take(MOST_NAMED).map(|prefix| PrefixKey::from(prefix).to_string());
+    let named = named.collect::<Vec<_>>().join(", ");
+    let others = match never_limit.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        count => format!(" and {count} others"),
+    };
+    let configured = (!named.is_empty()).then(|| format!("exempt: {named}{others} (never_limit)"));
+    let protected = protected.iter().map(|one| format!("exempt: {} ({})", one.address, one.why));
+    configured.into_iter().chain(protected).collect()
+}
+
+/// The config with the detected addresses added to the exempt ones.
 #[must_use]
 pub fn applied(config: &Config, protected: &[Protected]) -> Config {
     let mut config = config.clone();
@@ -55,18 +63,18 @@ pub fn applied(config: &Config, protected: &[Protected]) -> Config {
     config
 }
 
-/// IPv4 as IPv4, also where it came as IPv4-mapped.
+/// IPv4-mapped addresses as IPv4.
 fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// The addresses of the cluster's stores, as far as they can be resolved now.
+/// The addresses of the cluster's stores that can be resolved now.
 fn stores(config: &Config) -> Vec<IpAddr> {
     let resolved = store_hosts(config).into_iter().filter_map(|host| (host.as_str(), 0).to_socket_addrs().ok());
     resolved.flatten().map(|address| address.ip()).filter(|address| !address.is_loopback()).collect()
 }
 
-/// The hosts that the config names as stores, or as those who know where they are.
+/// The hosts that the config names as stores or Sentinels.
 fn store_hosts(config: &Config) -> Vec<String> {
     let urls = config.cluster.iter().flat_map(|cluster| &cluster.store);
     let addresses = urls.filter_map(|url| Some(url.reveal().into_connection_info().ok()?.addr().clone()));
@@ -76,4 +84,25 @@ fn store_hosts(config: &Config) -> Vec<String> {
             _ => None,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exempt_addresses_are_named_with_their_reason_and_a_long_list_is_counted() {
+        let gateway = Protected { address: IpAddr::from([192, 0, 2, 1]), why: "a default gateway".to_owned() };
+        let prefixes = |texts: &[&str]| -> Vec<Prefix> {
+            texts.iter().map(|text| config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}"))).collect()
+        };
+        let never_limit = prefixes(&["198.51.100.0/24", "2001:db8::1"]);
+        assert_eq!(
+            exempt(&never_limit, &[gateway]),
+            ["exempt: 198.51.100.0/24, 2001:db8::1 (never_limit)", "exempt: 192.0.2.1 (a default gateway)"]
+        );
+        let many: Vec<Prefix> = (0..50).map(|nth| Prefix::of_address(IpAddr::from([10, 0, 0, nth]))).collect();
+        assert!(exempt(&many, &[])[0].ends_with("10.0.0.19 and 30 others (never_limit)"));
+        assert!(exempt(&[], &[]).is_empty());
+    }
 }

@@ -1,51 +1,51 @@
-//! What the service manager is told: systemd's notifications, over `$NOTIFY_SOCKET`. Without one, nothing.
+//! Notifications to the service manager, by systemd's protocol on `$NOTIFY_SOCKET`. No-ops without one.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Tells the service manager of the agent's life.
+/// Notifies the service manager of the agent's state.
 ///
-/// What cannot be told changes nothing: the limits are more important than that somebody knows of them.
+/// Errors are ignored: limits are more important than notifications.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Supervisor;
 
 impl Supervisor {
-    /// Limits are in force. `status` is one line for people.
+    /// Limits are in effect. `status` is one line for people.
     pub fn ready(&self, status: &str) {
         Self::tell(&[NotifyState::Ready, NotifyState::Status(status)]);
     }
 
-    /// The config is being read again; [`Supervisor::ready`] has to follow, whatever comes of it.
+    /// The config is being reloaded; [`Supervisor::ready`] must follow, also after a failure.
     pub fn reloading(&self) {
-        // systemd takes the time stamp as proof that the reload answers its signal.
+        // systemd uses the time stamp to recognise that the reload belongs to its signal.
         match NotifyState::monotonic_usec_now() {
             Ok(now) => Self::tell(&[NotifyState::Reloading, now]),
             Err(_) => Self::tell(&[NotifyState::Reloading]),
         }
     }
 
-    /// Whether a service manager listens.
+    /// Whether the service manager expects notifications.
     #[must_use]
     pub fn is_there(&self) -> bool {
         std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
-    /// The start failed, and the agent is about to end.
+    /// The start failed, and the agent is about to exit.
     pub fn failed(&self, reason: &str) {
         Self::tell(&[NotifyState::Status(reason)]);
     }
 
-    /// The agent is about to end.
+    /// The agent is about to exit.
     pub fn stopping(&self) {
         Self::tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
     }
 
-    /// Tells that the agent is alive for as long as this is polled: on the thread that does the agent's own work, so that
-    /// a loop that is stuck tells nothing. Never ends.
+    /// Sends watchdog notifications for as long as this is polled: on the thread of the agent's own work, so that a
+    /// blocked loop stops them. Never completes.
     pub async fn keep_alive(&self) {
         let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
-        // Twice within the time, as systemd's manual wants it.
+        // Twice within the timeout, as systemd's manual recommends.
         let mut ticks = tokio::time::interval((limit / 2).max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -55,7 +55,7 @@ impl Supervisor {
     }
 
     fn tell(state: &[NotifyState<'_>]) {
-        // A manager that does not listen will find out in its own way.
+        // Without notifications, the manager times out.
         let _ = sd_notify::notify(state);
     }
 }

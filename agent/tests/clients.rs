@@ -1,13 +1,11 @@
 //! Clients that hold on to their connections keep nobody else from the agent.
 
-mod application;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use application::{Agent, Setup};
+use testbed::application::{Agent, Setup};
 
 /// Connections that are opened and left idle.
 const IDLE: usize = 300;

@@ -4,6 +4,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use common::limiter::Algorithm;
+
 fn agent(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
@@ -35,7 +37,7 @@ fn tells(arguments: &[&str], status: i32, words: &[&str]) {
 fn wrong_usage_ends_with_2_and_the_right_one() {
     tells(&["statsu"], 2, &["'status'"]);
     tells(&["show", "1.2.3"], 2, &["invalid IP address"]);
-    tells(&["ban", "192.0.2.1", "--for", "10x"], 2, &["unknown time unit"]);
+    tells(&["ban", "192.0.2.1", "--for", "10x"], 2, &["write seconds, or a time such as 10m"]);
     tells(&["ban", "300.0.0.1"], 2, &["neither an address nor a prefix", "nothing was banned"]);
     tells(&["completions", "tcsh"], 2, &["bash"]);
 }
@@ -86,11 +88,11 @@ fn a_wrong_path_is_told_with_its_name() {
     }
     let socket = path("nobody.sock");
     for verb in [&["status"][..], &["limits"], &["bans"], &["groups"], &["show", "192.0.2.1"], &["top", "--once"]] {
-        tells(&[verb, &["--control", &socket]].concat(), 1, &["no agent answers", &socket, "--config FILE"]);
+        tells(&[verb, &["--control", &socket]].concat(), 1, &["no agent replies", &socket, "--config FILE"]);
     }
     let file = path("file");
     std::fs::write(&file, "text").unwrap();
-    tells(&["status", "--control", &file], 1, &["is not a control socket"]);
+    tells(&["status", "--control", &file], 1, &["is not a socket"]);
 }
 
 #[test]
@@ -106,8 +108,8 @@ fn the_default_number_of_sources_works_with_every_algorithm() {
         std::fs::write(file, text).unwrap();
         agent_json(&["check", file, "--json"])
     };
-    for algorithm in ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window"] {
-        let checked = check("", algorithm);
+    for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_ring()) {
+        let checked = check("", algorithm.name());
         assert_eq!((&checked["packet_memory"]["max_sources"], &checked["notes"][0]), (&1_000_000.into(), &().into()));
     }
     let checked = check("", "sliding-log");
@@ -122,7 +124,10 @@ fn the_default_number_of_sources_works_with_every_algorithm() {
     )
     .unwrap();
     let said = String::from_utf8(agent(&["check", file]).stderr).unwrap();
-    let fits: u32 = said.split("lower max_sources to ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&agent(&["check", file, "--json"]).stdout).unwrap();
+    assert_eq!(document["valid"], false);
+    assert!(said.contains(document["errors"][0]["message"].as_str().unwrap()), "{document}");
+    let fits: u32 = said.split("max_sources = ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     assert_eq!(check(&format!("max_sources = {fits}"), "sliding-log")["packet_memory"]["max_sources"], fits);
 }
 

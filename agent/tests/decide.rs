@@ -1,13 +1,11 @@
 //! Applications ask the agent's own binary: over HTTP, a unix socket and the command line.
 
-mod application;
-
 use std::process::{Command, Output};
 use std::thread;
 use std::time::Instant;
 
-use application::{Agent, CONFIG};
 use serde_json::{Value, json};
+use testbed::application::{Agent, CONFIG};
 
 fn alice(more: Value) -> Value {
     let mut question = json!({"limit": "credits-per-user", "key": {"user": "alice"}});
@@ -54,27 +52,24 @@ fn a_decision_is_answered_with_what_is_left_and_the_drafts_headers() {
 fn bad_input_is_a_reason_and_charges_nothing() {
     let agent = Agent::start("http = \"127.0.0.1:0\"");
     for (body, reason) in [
-        ("".to_owned(), "no question"),
-        ("{".to_owned(), "no question"),
-        ("5".to_owned(), "no question"),
-        ("[1]".to_owned(), "no questions"),
-        ("{\"limit\":\"credits-per-user\",\"key\":{\"user\":\"alice\"},\"cost\":-1}".to_owned(), "no question"),
-        (alice(json!({"cost": 1.5})).to_string(), "no question"),
+        ("".to_owned(), "invalid request: "),
+        ("{".to_owned(), "invalid request: "),
+        ("5".to_owned(), "invalid request: "),
+        ("[1]".to_owned(), "invalid array of requests"),
+        ("{\"limit\":\"credits-per-user\",\"key\":{\"user\":\"alice\"},\"cost\":-1}".to_owned(), "invalid request: "),
+        (alice(json!({"cost": 1.5})).to_string(), "invalid request: "),
         (alice(json!({"costs": 1})).to_string(), "costs"),
         (alice(json!({"limit": "credit-per-user"})).to_string(), "did you mean"),
-        (alice(json!({"key": {}})).to_string(), "counts by \"user\""),
-        (alice(json!({"key": {"user": "alice", "team": "x"}})).to_string(), "does not count by \"team\""),
-        (alice(json!({"source": "here"})).to_string(), "no question"),
-        (alice(json!({"request": "publish"})).to_string(), "needs the parameter"),
+        (alice(json!({"key": {}})).to_string(), "missing entry \"user\""),
+        (alice(json!({"key": {"user": "alice", "team": "x"}})).to_string(), "unknown entry \"team\""),
+        (alice(json!({"source": "here"})).to_string(), "invalid request: "),
+        (alice(json!({"request": "publish"})).to_string(), "requires the parameter"),
         (alice(json!({"request": "publish", "parameters": {"messages": -3}})).to_string(), "negative"),
-        (
-            alice(json!({"request": "publish", "parameters": {"messages": 1e300}})).to_string(),
-            "more than can be counted",
-        ),
-        (alice(json!({"request": "subscribe"})).to_string(), "no request \"subscribe\""),
-        (alice(json!({"request": "query", "cost": 1})).to_string(), "two costs"),
-        (alice(json!({"parameters": {"messages": 3}})).to_string(), "parameters are of a request"),
-        (json!([alice(json!({"cost": 5})), alice(json!({"limit": "x"}))]).to_string(), "question 2 of the array"),
+        (alice(json!({"request": "publish", "parameters": {"messages": 1e300}})).to_string(), "above the largest cost"),
+        (alice(json!({"request": "subscribe"})).to_string(), "unknown request \"subscribe\""),
+        (alice(json!({"request": "query", "cost": 1})).to_string(), "request conflicts with cost"),
+        (alice(json!({"parameters": {"messages": 3}})).to_string(), "parameters requires request"),
+        (json!([alice(json!({"cost": 5})), alice(json!({"limit": "x"}))]).to_string(), "request 2 of the array"),
     ] {
         let (status, _, answer) = agent.post(&body);
         assert_eq!(status, 400, "{body}: {answer}");

@@ -1,8 +1,5 @@
 //! Envoy's rate limit service, asked by a client that was generated from Envoy's own definitions, not from ours.
 
-mod application;
-
-use application::Agent;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
@@ -10,6 +7,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_li
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
+use testbed::application::Agent;
 use tonic::transport::Channel;
 
 /// A descriptor with these entries.
@@ -161,10 +159,10 @@ fn what_cannot_be_meant_is_invalid_and_charges_nothing() {
     let alice = descriptor(&[("user", "alice")]);
     let own_limit = RateLimitOverride { requests_per_unit: 5, unit: 1 };
     for (domain, descriptors, reason) in [
-        ("", vec![alice.clone()], "no domain"),
+        ("", vec![alice.clone()], "missing domain"),
         ("envoy", vec![], "0 descriptors"),
         ("envoy", vec![alice.clone(); 101], "101 descriptors"),
-        ("envoy", vec![RateLimitDescriptor { limit: Some(own_limit), ..alice.clone() }], "its own limit"),
+        ("envoy", vec![RateLimitDescriptor { limit: Some(own_limit), ..alice.clone() }], "limit in a descriptor"),
     ] {
         let error = client.ask(domain, 1, &descriptors).unwrap_err();
         assert!(error.starts_with("InvalidArgument") && error.contains(reason), "{error}");

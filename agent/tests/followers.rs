@@ -1,8 +1,6 @@
 //! Commands that follow the agent end when nobody reads them any more, or there is no agent: within a second, and
 //! without using the processor meanwhile.
 
-mod application;
-
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use application::Agent;
 use nix::fcntl::OFlag;
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
+use testbed::application::Agent;
 
 /// By when a follower has ended, with what a busy machine adds.
 const SOON: Duration = Duration::from_secs(2);
@@ -58,9 +56,9 @@ fn at_terminal(agent: &Agent, arguments: &[&str], session: Session) -> AtTermina
     unsafe {
         command.pre_exec(move || {
             nix::unistd::setsid()?;
-            if session == Session::Deaf {
-                signal(Signal::SIGHUP, SigHandler::SigIgn)?;
-            }
+            // It may be ignored here too, as under nohup.
+            let hang_up = if session == Session::Deaf { SigHandler::SigIgn } else { SigHandler::SigDfl };
+            signal(Signal::SIGHUP, hang_up)?;
             if session != Session::None && libc::ioctl(0, libc::TIOCSCTTY, 0) != 0 {
                 return Err(std::io::Error::last_os_error());
             }

@@ -5,11 +5,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::limiter::token_bucket::Costs;
-use common::limiter::{Decision, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+use common::limiter::{Costs, Decision, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
 use common::packet::build::{Frame, MoreFragments};
 use common::packet::reply::Reply;
-use common::packet::{Bytes, Depth, Link, Unparsed, parse};
+use common::packet::{Bytes, Depth, Link, RareHeaders, Unparsed, parse};
 use common::time::{TickScale, is_alive};
 use libtest_mimic::{Arguments, Trial};
 use proptest::prelude::*;
@@ -116,6 +115,8 @@ impl Bytes for Watched<'_> {
         offset
     }
 }
+
+impl RareHeaders for Watched<'_> {}
 
 fn hides_its_transport(unparsed: Unparsed) -> bool {
     matches!(unparsed, Unparsed::TruncatedTransport | Unparsed::TinyFragment | Unparsed::OverlappingFragment)
@@ -258,10 +259,10 @@ fn config(source: &mut Source) {
         }
     }
     let text = lines.join("\n");
-    match weir::config::parse(Path::new("limits.toml"), &text) {
+    match config::parse(Path::new("limits.toml"), &text) {
         // What is valid compiles, or says why not.
         Ok(loaded) => {
-            let _ = weir::compile::plan(&loaded.config);
+            let _ = datapath::compile::plan(&loaded.config);
         }
         Err(report) => {
             assert!(!report.errors.is_empty(), "{text}");
@@ -308,7 +309,7 @@ fn state(source: &mut Source) {
             (sliding.step(state, odd, now, cost), sliding.remaining(state, odd, now), sliding.wait(state, odd, now, 1));
     }
     let log = SlidingLog::new(Rate { count: rate.count.min(1_024), ..rate }, scale);
-    for ahead in 0..log.places() {
+    for ahead in 0..log.most.min(4) {
         assert!(log.place(state, ahead) < log.most);
     }
     if let Some(next) = log.take(odd, now) {

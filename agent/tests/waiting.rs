@@ -1,17 +1,15 @@
 //! Requests that wait in line, over HTTP, a Unix socket and the command line.
 
-mod application;
-
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use application::{Agent, Setup};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use testbed::application::{Agent, Setup};
 
 const JOBS: &str = "[[limit]]\nname = \"jobs\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"2/s\"\nburst = 1\n";
 
@@ -37,8 +35,11 @@ fn until_waiting(agent: &Agent, count: u64) {
 
 /// Asks, and waits for nothing.
 fn begin(agent: &Agent, question: &Value) -> TcpStream {
+    begin_on(TcpStream::connect(&agent.http).unwrap(), question)
+}
+
+fn begin_on<S: Write>(mut stream: S, question: &Value) -> S {
     let body = question.to_string();
-    let mut stream = TcpStream::connect(&agent.http).unwrap();
     let head = format!(
         "POST /v1/decide HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         body.len()
@@ -183,6 +184,46 @@ fn the_questions_of_a_batch_wait_each_for_itself() {
     // One that is not understood, and none waits.
     assert_eq!(agent.ask(&json!([job("alice", "30s"), {"limit": "x"}])).0, 400);
     assert_eq!(line(&agent)["waiting"], 0);
+}
+
+/// A client that has sent its request and closed its half of the connection counts as gone.
+#[test]
+fn a_client_that_closes_its_half_frees_its_places() {
+    for decide in ["http = \"127.0.0.1:0\"", "http = \"unix:FOLDER/decide.sock\""] {
+        let agent = start(decide, &JOBS.replace("2/s", "6/min"));
+        assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
+        let jobs = json!([job("alice", "50s"), job("alice", "50s")]);
+        if decide.contains("unix") {
+            let path = agent.folder.path().join("decide.sock");
+            let stream = begin_on(std::os::unix::net::UnixStream::connect(path).unwrap(), &jobs);
+            until_waiting(&agent, 2);
+            stream.shutdown(Shutdown::Write).unwrap();
+            until_waiting(&agent, 0);
+        } else {
+            let stream = begin(&agent, &jobs);
+            until_waiting(&agent, 2);
+            stream.shutdown(Shutdown::Write).unwrap();
+            until_waiting(&agent, 0);
+        }
+        assert_eq!(line(&agent)["left"], 2);
+    }
+}
+
+/// A batch of a thousand waits in an eighth of the places at the most, over however many keys.
+#[test]
+fn a_batch_takes_no_more_than_its_part_of_the_places() {
+    let agent = start("http = \"127.0.0.1:0\"\nmax_waiting = 80", &JOBS.replace("2/s", "6/min"));
+    let jobs: Vec<Value> =
+        (0..500).flat_map(|user| [job(&user.to_string(), "50s"), job(&user.to_string(), "50s")]).collect();
+    let batch = begin(&agent, &json!(jobs));
+    until_waiting(&agent, 10);
+    assert_eq!(line(&agent)["full"], 490);
+    // Others find room.
+    let others: Vec<TcpStream> = (0..20).map(|user| begin(&agent, &job(&user.to_string(), "50s"))).collect();
+    until_waiting(&agent, 30);
+    drop(batch);
+    until_waiting(&agent, 20);
+    drop(others);
 }
 
 #[test]

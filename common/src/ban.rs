@@ -1,23 +1,40 @@
-//! A prefix that is refused altogether, until an instant of the kernel's own clock.
+//! Bans of prefixes, until an instant of the kernel's clock.
 
-/// What a ban says. Kept in a trie of its own that only the agent writes, so that no traffic can push it out.
+/// A ban in its trie. Only the agent writes the trie, so no traffic can evict a ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ban {
-    /// Until when the prefix is refused, in nanoseconds of the monotonic clock; [`Ban::FOREVER`] if it does not end.
+    /// The instant until which the prefix is refused, in nanoseconds of the monotonic clock; [`Ban::FOREVER`] if it
+    /// does not end.
     ///
-    /// The trie finds the longest prefix only, so this is the latest end of this ban and of all that hold it: a short
-    /// ban of one address does not open a hole in a long one of its network.
+    /// The trie finds only the longest prefix, so this is the latest end of this ban and of all bans that contain it: a
+    /// short ban of an address does not interrupt a long one of its network.
     pub until: u64,
-    /// When this ban itself ends.
+    /// The end of this ban itself.
     pub own_until: u64,
-    /// Packets it has refused.
+    /// The packets it has refused, and in the highest bit whether a limit made it: see [`Ban::packets`] and
+    /// [`Ban::is_by_limit`].
     pub refused: u64,
 }
 
 impl Ban {
-    /// It does not end.
+    /// The end of a ban without an end.
     pub const FOREVER: u64 = u64::MAX;
+    /// The bit of [`Ban::refused`] that is set if a limit made the ban, not an operator. Stored here because the map
+    /// outlives the agent.
+    pub const BY_LIMIT: u64 = 1 << 63;
+
+    /// The packets it has refused.
+    #[must_use]
+    pub const fn packets(&self) -> u64 {
+        self.refused & !Self::BY_LIMIT
+    }
+
+    /// Whether a limit made it.
+    #[must_use]
+    pub const fn is_by_limit(&self) -> bool {
+        self.refused & Self::BY_LIMIT != 0
+    }
 
     /// Whether it refuses at the instant `nanoseconds` of the monotonic clock.
     #[inline(always)]

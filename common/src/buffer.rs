@@ -1,8 +1,8 @@
-//! Buffers of the network stack that stand for several packets on the wire: segmentation and receive offloads.
+//! Buffers of the network stack that represent several packets on the wire: segmentation and receive offloads.
 
 use crate::rule::Size;
 
-/// How a buffer is cut into packets: `gso_size` and `gso_segs` of `struct skb_shared_info`.
+/// The segmentation of a buffer: `gso_size` and `gso_segs` of `struct skb_shared_info`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
     /// Bytes of payload in each packet but the last; 0 if the buffer is one packet.
@@ -12,12 +12,12 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// One packet.
+    /// A single packet.
     pub const NONE: Self = Self { payload: 0, count: 0 };
-    /// `GSO_BY_FRAGS`: the packets have lengths of their own.
+    /// `GSO_BY_FRAGS`: the packets have different lengths.
     const BY_FRAGMENTS: u32 = 0xffff;
 
-    /// The four bytes at `gso_size`, as they lie in memory on a little-endian host.
+    /// From the four bytes at `gso_size` in the memory of a little-endian host.
     #[inline(always)]
     #[must_use]
     pub const fn from_memory(word: u32) -> Self {
@@ -33,7 +33,7 @@ impl Segments {
             return Size::of_one(bytes);
         }
         let packets = match self.count {
-            // A buffer from a guest or a packet socket is counted by the kernel later.
+            // The kernel counts a buffer from a guest or a packet socket later.
             0 if self.payload == Self::BY_FRAGMENTS => 1,
             0 => (bytes - headers).div_ceil(self.payload),
             count => count,
@@ -42,9 +42,9 @@ impl Segments {
     }
 }
 
-/// Where generic XDP's buffer and its segments lie in this kernel's memory, from the kernel's BTF.
+/// The location of generic XDP's buffer and its segments in this kernel's memory, from its BTF.
 ///
-/// `struct xdp_md` has no field for them. Generic XDP runs on a socket buffer, and `struct skb_shared_info` lies at the
+/// `struct xdp_md` has no field for them. Generic XDP runs on a socket buffer, whose `struct skb_shared_info` is at the
 /// end of the memory that `struct xdp_buff` describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -53,14 +53,14 @@ pub struct BufferLayout {
     pub start: u32,
     /// Offset of `frame_sz` in `struct xdp_buff`.
     pub length: u32,
-    /// Bytes at the end of the memory that `struct skb_shared_info` has; 0 if the layout is unknown.
+    /// The size of `struct skb_shared_info` at the end of the memory, in bytes; 0 if the layout is unknown.
     pub shared: u32,
     /// Offset of `gso_size` in `struct skb_shared_info`; `gso_segs` follows.
     pub segments: u32,
 }
 
 impl BufferLayout {
-    /// No layout: a buffer is weighed as one packet.
+    /// No layout: a buffer counts as one packet.
     pub const UNKNOWN: Self = Self { start: 0, length: 0, shared: 0, segments: 0 };
 
     /// Whether the layout is known.
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(of(1_000, 0), Size { packets: 3, bytes: 3_000 + 3 * 66 });
         assert_eq!(of(1_448, 0), Size { packets: 3, bytes: 3_000 + 3 * 66 });
         assert_eq!(of(3_000, 0), Size::of_one(3_066));
-        // Lengths of their own: only the kernel's count says how many.
+        // Different lengths: only the kernel's count has the number of packets.
         assert_eq!(of(0xffff, 7), Size { packets: 7, bytes: 3_000 + 7 * 66 });
         assert_eq!(of(0xffff, 0), Size::of_one(3_066));
         assert_eq!(Segments { payload: 9, count: 2 }.size(66, 66), Size::of_one(66));

@@ -1,4 +1,4 @@
-//! What is counted, per CPU and never reset while a program is loaded.
+//! Counters, per CPU and never reset while a program is loaded.
 
 use crate::throttle::{Outcome, TableEvent};
 
@@ -13,18 +13,18 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Both summed.
+    /// The sum.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self { packets: self.packets.wrapping_add(other.packets), bytes: self.bytes.wrapping_add(other.bytes) }
     }
 }
 
-/// One row of counters, one cache line: those of a rule, or one of [`Bypass`].
+/// One row of counters: of a rule, or of a [`Bypass`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Counters {
-    /// Passed all rules of the span that begins with this rule.
+    /// Passed by all rules of the span that begins with this rule.
     pub passed: Traffic,
     /// Refused by this rule.
     pub throttled: Traffic,
@@ -32,6 +32,8 @@ pub struct Counters {
     pub would_throttle: Traffic,
     /// Passed above a soft or elastic limit.
     pub over: Traffic,
+    /// Of those refused: because other CPUs had locked the key's set or kept changing its state.
+    pub contended: Traffic,
 }
 
 impl Counters {
@@ -43,10 +45,11 @@ impl Counters {
             Outcome::Throttled => &mut self.throttled,
             Outcome::WouldThrottle => &mut self.would_throttle,
             Outcome::Over => &mut self.over,
+            Outcome::Contended => &mut self.contended,
         }
     }
 
-    /// All summed.
+    /// The sum.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -54,23 +57,24 @@ impl Counters {
             throttled: self.throttled.plus(other.throttled),
             would_throttle: self.would_throttle.plus(other.would_throttle),
             over: self.over.plus(other.over),
+            contended: self.contended.plus(other.contended),
         }
     }
 }
 
-/// Why a packet came to no rule; each has a row of counters, before those of the rules.
+/// Reasons why no rule applies to a packet. Each has a row of counters, before those of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Bypass {
-    /// No limit applies to it.
+    /// No limit applies to the source or the packet.
     Unlimited = 0,
     /// Not an IP packet: ARP, LLDP and the like, within the limit of its kind.
     NotIp = 1,
     /// Neighbour discovery or DHCP, without which the host has no network, within the limit of its kind.
     Essential = 2,
-    /// Its address is never throttled.
+    /// The address is exempt.
     NeverLimit = 3,
-    /// Claims to be IP and cannot be: refused.
+    /// Looks like IP but is invalid: refused.
     Malformed = 4,
     /// Its address is banned: refused.
     Banned = 5,
@@ -89,10 +93,10 @@ impl Bypass {
     }
 }
 
-/// Rows of counters before those of the rules.
+/// The number of rows of counters before those of the rules.
 pub const BYPASS_ROWS: u32 = 8;
 
-/// What befell the table of sources.
+/// Events in the table of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct TableCounters {
@@ -121,7 +125,7 @@ impl TableCounters {
         }
     }
 
-    /// All summed.
+    /// The sum.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -134,9 +138,10 @@ impl TableCounters {
     }
 }
 
-/// What is remembered of a key that was counted often or refused: the busiest keys, not all of them.
+/// Sampled statistics of a key that was counted often or refused: of the busiest keys only. A key has an entry for each
+/// state that refused packets, and one for each set of states that passed its packets: see [`SampleKey`].
 ///
-/// The counters in the head of the key's slot carry the rest: those modulo 64 have to be added.
+/// Packets since the last step of 64 are in the key's slot, and must be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Sighted {
@@ -144,17 +149,102 @@ pub struct Sighted {
     pub passed: u64,
     /// Packets that were refused, in steps of 64.
     pub refused: u64,
-    /// Packets that would have been refused, were the rule not only observed: of every 64 that the rule would have refused
-    /// on one CPU, one is looked at and stands for all.
+    /// Packets that would have been refused if the rule were not on `observe`, in steps of 64.
     pub would_refuse: u64,
-    /// When one was last seen to be refused, in nanoseconds of the monotonic clock; 0 if never.
+    /// The last sampled refusal, in nanoseconds of the monotonic clock; 0 if none.
     pub refused_at: u64,
-    /// When it was last seen at all.
+    /// The last sampled packet that would have been refused; 0 if none.
+    pub would_refuse_at: u64,
+    /// The last sample.
     pub seen_at: u64,
-    /// When it was last told of by an [`crate::event::Event`]; 0 if never.
+    /// The last [`crate::event::Event`] about it; 0 if none.
     pub told_at: u64,
-    /// Index of the counters of the rule that refused it last.
-    pub refused_by: u32,
-    /// Always 0.
-    pub _pad: u32,
+}
+
+/// The key of an entry: besides the group, in [`crate::key::Key::group`], the word of the state that refused, or the
+/// states that passed as in [`crate::rule::Rule::closes_key`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleKey(pub u32);
+
+impl SampleKey {
+    const POSITION: u32 = 15;
+    const STATES: u32 = 18;
+
+    /// The entry for refusals by the state at a word of the slot.
+    #[inline(always)]
+    #[must_use]
+    pub const fn refused(group: u32, position: u8) -> Self {
+        Self(group | (position as u32 & 7) << Self::POSITION)
+    }
+
+    /// The entry for packets that these states passed.
+    #[inline(always)]
+    #[must_use]
+    pub const fn passed(group: u32, states: u8) -> Self {
+        Self(group | (states as u32) << Self::STATES)
+    }
+
+    /// The group of the key.
+    #[inline(always)]
+    #[must_use]
+    pub const fn group(self) -> u32 {
+        self.0 & ((1 << Self::POSITION) - 1)
+    }
+
+    /// The word of the state that refused; 0 for an entry of passed packets.
+    #[must_use]
+    pub const fn position(self) -> u8 {
+        (self.0 >> Self::POSITION & 7) as u8
+    }
+
+    /// Whether the packets passed the state at this word of the slot.
+    #[must_use]
+    pub const fn has_passed(self, position: u8) -> bool {
+        self.0 >> Self::STATES >> (position & 7) & 1 != 0
+    }
+}
+
+/// The rate limit of a CPU's samples of keys with a first refusal in a while. Without it, a flood of sources that are
+/// each refused once would cost one sample per packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct SampleQuota {
+    /// The current window: the time in units of 2²⁷ ns, some 134 ms.
+    pub window: u64,
+    /// The samples requested in it.
+    pub taken: u64,
+}
+
+impl SampleQuota {
+    /// Samples in a window: some 15,000 a second.
+    pub const MOST: u64 = 2_048;
+
+    /// Takes one sample at an instant if the window has one left.
+    #[inline(always)]
+    #[must_use]
+    pub const fn take(&mut self, nanoseconds: u64) -> bool {
+        let window = nanoseconds >> 27;
+        if self.window != window {
+            *self = Self { window, taken: 0 };
+        }
+        self.taken += 1;
+        self.taken <= Self::MOST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_has_so_many_samples_and_the_next_as_many_again() {
+        let mut quota = SampleQuota::default();
+        let window = 1 << 27;
+        for nth in 0..3 {
+            let granted = (0..10_000).filter(|packet| quota.take(nth * window + packet * 10_000)).count();
+            assert_eq!(granted as u64, SampleQuota::MOST);
+        }
+        // A pause accumulates no samples.
+        assert_eq!((0..10_000).filter(|_| quota.take(1_000 * window)).count() as u64, SampleQuota::MOST);
+    }
 }

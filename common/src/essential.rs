@@ -1,11 +1,11 @@
-//! Traffic that limits per source do not apply to, and the limits that it has instead.
+//! Traffic to which limits per source do not apply, and its own limits.
 //!
-//! A host without ARP, neighbour discovery or DHCP has no network, and frames that are not IP have no address. Each kind has
-//! a bucket of its own on each interface, so that a flood of one kind does not starve another.
+//! Without ARP, neighbour discovery or DHCP a host has no network, and frames that are not IP have no address. Each
+//! kind has a separate bucket on each interface, so that a flood of one kind does not starve another.
 
-use crate::limiter::token_bucket::Costs;
-use crate::limiter::{Rate, TokenBucket};
-use crate::time::TickScale;
+use crate::limiter::{Costs, Decision, Rate, TokenBucket};
+use crate::throttle::Cell;
+use crate::time::{TickScale, Ticks};
 
 /// The kinds of such traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,15 +21,18 @@ pub enum Essential {
     NotIp = 3,
 }
 
-/// Interfaces with buckets of their own; two whose indexes are equal modulo this share theirs.
+/// The number of interfaces with separate buckets; interfaces whose indexes are equal modulo this share one.
 const INTERFACES: u32 = 1_024;
 const KINDS: u32 = 4;
 
-/// How many buckets there are.
+/// The most attempts on a bucket that other CPUs keep changing.
+const TRIES: u32 = 16;
+
+/// The number of buckets.
 pub const ESSENTIAL_BUCKETS: u32 = INTERFACES * KINDS;
 
 impl Essential {
-    /// The number of this kind's bucket on the interface with this index.
+    /// The index of this kind's bucket on the interface with this index.
     #[inline(always)]
     #[must_use]
     pub const fn bucket(self, interface: u32) -> u32 {
@@ -53,21 +56,22 @@ impl PacketBucket {
     /// Nothing passes.
     pub const CLOSED: Self = Self { emission: 1, tolerance: 0, burst: 0 };
 
-    /// All replies to refused packets together: 1,000 a second, 100 at once, which is what Linux allows itself in ICMP errors.
-    /// A reply is a packet, and a forged source receives it without having asked.
+    /// All replies to refused packets together: 1,000 a second, 100 at once, which is also Linux's limit on ICMP
+    /// errors. A forged source receives the replies without having requested them.
     #[must_use]
     pub fn of_replies(scale: TickScale) -> Self {
         Self::new(1_000, 100, scale)
     }
 
-    /// ARP, neighbour discovery and DHCP, each: 10,000 a second, 1,000 at once. A host with ten thousand neighbours that
-    /// all resolve it within a second stays below.
+    /// ARP, neighbour discovery and DHCP, each: 10,000 a second, 1,000 at once. A host stays below with ten thousand
+    /// neighbours that all resolve it within a second.
     #[must_use]
     pub fn of_essential(scale: TickScale) -> Self {
         Self::new(10_000, 1_000, scale)
     }
 
-    /// Other frames that are not IP: 100,000 a second, 10,000 at once, so that storage and encapsulations go on.
+    /// Other frames that are not IP: 100,000 a second, 10,000 at once, so that storage and encapsulations are not
+    /// affected.
     #[must_use]
     pub fn of_not_ip(scale: TickScale) -> Self {
         Self::new(100_000, 10_000, scale)
@@ -78,18 +82,34 @@ impl PacketBucket {
         Self { emission: bucket.emission, tolerance: bucket.tolerance, burst: bucket.burst }
     }
 
-    /// As the limiter that it is.
+    /// The limiter of this bucket.
     #[inline(always)]
     #[must_use]
     pub const fn bucket(&self) -> TokenBucket {
         TokenBucket { emission: self.emission, emission_shift: 0, tolerance: self.tolerance, burst: self.burst }
+    }
+
+    /// Charges one packet to the bucket with this state; `false` if it does not conform.
+    #[inline(always)]
+    #[must_use]
+    pub fn take(&self, state: impl Cell, now: Ticks) -> bool {
+        let bucket = self.bucket();
+        let mut found = state.load();
+        for _ in 0..TRIES {
+            let Decision::Pass(next) = bucket.decide(found, now, 1) else { return false };
+            let current = found;
+            found = state.compare_exchange(current, next);
+            if found == current {
+                return true;
+            }
+        }
+        false
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::Decision;
     use std::collections::HashSet;
 
     #[test]
@@ -104,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_slowest_policy_keeps_the_rates() {
-        // Ten million a day's worth of burst at one a day: the coarsest clock that a policy can ask for.
+        // A burst of ten million units at one a day: the coarsest clock that a policy can require.
         let scale = TickScale::for_longest_life(10_000_000 * 86_400 * 1_000_000_000);
         for (bucket, rate) in [(PacketBucket::of_essential(scale), 10_000), (PacketBucket::of_not_ip(scale), 100_000)] {
             let bucket = bucket.bucket();

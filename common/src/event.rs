@@ -1,20 +1,20 @@
-//! What the kernel tells of a key that is refused: a record of its ring buffer, and how often there is one.
+//! Events of refused keys: the record in the ring buffer, and its rate.
 //!
-//! Never one a packet. The packet path looks at a key only at its first refusal and at every 64th, and of those it tells at
-//! most one in each [`Event::INTERVAL`]. A flood that lasts T is so told of by at most 1 + T / [`Event::INTERVAL`]
-//! records, however many packets it has.
+//! There is never an event per packet. The packet path samples a key only at its first refusal and at every 64th, and
+//! sends at most one event in each [`Event::INTERVAL`]. So a flood of duration T leads to at most 1 + T /
+//! [`Event::INTERVAL`] records, regardless of its packets.
 
 use crate::key::Key;
 
-/// One record.
+/// A record of the ring buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Event {
-    /// Whose packet it was.
+    /// The packet's key.
     pub key: Key,
-    /// When, in nanoseconds of the monotonic clock.
+    /// The instant in nanoseconds of the monotonic clock.
     pub at: u64,
-    /// Packets of this key so far that had the same verdict, as far as the kernel remembers.
+    /// Packets of this key so far with the same verdict, as far as the kernel has sampled them.
     pub count: u64,
     /// Index of the counters of the rule.
     pub counter: u32,
@@ -25,21 +25,21 @@ pub struct Event {
 impl Event {
     /// The packet was refused.
     pub const THROTTLED: u32 = 1;
-    /// It would have been, were the rule not only observed.
+    /// The packet would have been refused if the rule were not on `observe`.
     pub const WOULD_THROTTLE: u32 = 2;
     /// The least time between two records of one key, in nanoseconds.
     pub const INTERVAL: u64 = 1_000_000_000;
     /// The length of a record, in bytes.
     pub const LENGTH: usize = size_of::<Self>();
 
-    /// Whether it is time for a record of a key that was last told of at `told_at`, 0 if never.
+    /// Whether a record is due for a key whose last record was at `told_at`, 0 if none.
     #[inline(always)]
     #[must_use]
     pub const fn is_due(told_at: u64, now: u64) -> bool {
         told_at == 0 || now.wrapping_sub(told_at) >= Self::INTERVAL
     }
 
-    /// Reads a record back; `None` if it is too short to be one.
+    /// Parses a record; `None` if it is too short.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));

@@ -1,21 +1,30 @@
-//! Process groups: what the kernel's programs for a group's network and for starting processes share with the agent.
+//! Process groups: the types that the kernel programs of groups share with the agent.
 
 use crate::counters::Traffic;
-use crate::limiter::{Rate, TokenBucket, token_bucket::Costs};
+use crate::limiter::{Costs, Rate, TokenBucket};
 use crate::time::TickScale;
 
-/// Rows of a group's maps: one each way.
+/// Rows of a group's maps: one for each direction.
 pub const EGRESS: u32 = 0;
 /// See [`EGRESS`].
 pub const INGRESS: u32 = 1;
-/// How many rows there are.
+/// The number of rows.
 pub const DIRECTIONS: usize = 2;
 
-/// The smallest bucket, in bytes: twice what segmentation offload hands over at once, since one packet above the burst
-/// could never pass.
+/// Rows of outbound limits, besides [`EGRESS`]: new connections, new destinations, and packets.
+pub const CONNECTS: u32 = 0;
+/// See [`CONNECTS`].
+pub const DESTINATIONS: u32 = 1;
+/// See [`CONNECTS`].
+pub const PACKETS: u32 = 2;
+/// The number of rows.
+pub const OUTBOUND: usize = 3;
+
+/// The smallest bucket, in bytes: twice the largest segment of segmentation offload, since a packet above the burst
+/// never passes.
 pub const LEAST_BURST: u64 = 128 << 10;
 
-/// A token bucket of bytes as the kernel's program has it, and the clock it counts by.
+/// A token bucket of bytes for the kernel program, and its clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct GroupBucket {
@@ -31,7 +40,7 @@ pub struct GroupBucket {
     pub left: u32,
     /// [`TickScale::right`].
     pub right: u32,
-    /// Nothing.
+    /// Always 0.
     pub _pad: u32,
 }
 
@@ -39,17 +48,28 @@ impl GroupBucket {
     /// No limit.
     pub const NONE: Self = Self { emission: 0, tolerance: 0, burst: 0, emission_shift: 0, left: 0, right: 0, _pad: 0 };
 
-    /// The bucket of a rate in bytes. Its burst is what the rate passes in half a second, and at least [`LEAST_BURST`].
+    /// The bucket of a rate in bytes. Its burst is the rate's bytes in half a second, at least [`LEAST_BURST`].
     ///
-    /// A TCP sender that loses all it has in flight, as it does where segments are as large as the loopback's, waits for
-    /// its retransmission timer, 200 ms and then twice that. A bucket that is full before the timer fires wastes what it
-    /// would have been refilled with, and TCP stays far below the rate.
+    /// A TCP sender that loses all segments in flight, as with the loopback's large segments, waits for its
+    /// retransmission timeout: 200 ms, then twice that. A bucket that is full before that loses the refill, and TCP
+    /// stays far below the rate.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
         let in_half_a_second = u128::from(rate.count) * 500_000_000 / u128::from(rate.per_nanoseconds);
         let burst = u64::try_from(in_half_a_second).unwrap_or(u64::MAX).clamp(LEAST_BURST, 1 << 36);
+        Self::with(rate, burst, Costs::Many)
+    }
+
+    /// The bucket of a rate of connections, destinations or packets. Its burst is the rate's count: of 20/s, 20 at
+    /// once.
+    #[must_use]
+    pub fn of_ones(rate: Rate) -> Self {
+        Self::with(rate, rate.count, Costs::Single)
+    }
+
+    fn with(rate: Rate, burst: u64, costs: Costs) -> Self {
         let scale = TickScale::for_longest_life(rate.nanoseconds_for(burst));
-        let bucket = TokenBucket::new(rate, burst, Costs::Many, scale);
+        let bucket = TokenBucket::new(rate, burst, costs, scale);
         Self {
             emission: bucket.emission,
             tolerance: bucket.tolerance,
@@ -61,7 +81,7 @@ impl GroupBucket {
         }
     }
 
-    /// As the limiter takes it.
+    /// The limiter of this bucket.
     #[inline(always)]
     #[must_use]
     pub const fn bucket(&self) -> TokenBucket {
@@ -73,7 +93,7 @@ impl GroupBucket {
         }
     }
 
-    /// As the limiter takes it.
+    /// The scale of its clock.
     #[inline(always)]
     #[must_use]
     pub const fn scale(&self) -> TickScale {
@@ -81,11 +101,11 @@ impl GroupBucket {
     }
 }
 
-/// What was counted one way.
+/// The counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct GroupCounters {
-    /// Let through.
+    /// Passed.
     pub passed: Traffic,
     /// Refused.
     pub throttled: Traffic,
@@ -97,22 +117,59 @@ pub struct GroupCounters {
 pub struct GroupSettings {
     /// The buckets, [`EGRESS`] and [`INGRESS`].
     pub buckets: [GroupBucket; DIRECTIONS],
-    /// Where in the kernel's `task_struct` its process's number (`tgid`) stands, in bytes.
+    /// The offset of the process ID (`tgid`) in the kernel's `task_struct`, in bytes.
     pub process_offset: u32,
-    /// Where its own number (`pid`) stands, in bytes.
+    /// The offset of the thread ID (`pid`), in bytes.
     pub thread_offset: u32,
+    /// The buckets of [`CONNECTS`], [`DESTINATIONS`] and [`PACKETS`].
+    pub outbound: [GroupBucket; OUTBOUND],
+    /// How long a destination stays known, in nanoseconds: the period of its rate.
+    pub destination_life: u64,
 }
 
 impl GroupSettings {
     /// No limits, and no offsets.
-    pub const NONE: Self = Self { buckets: [GroupBucket::NONE; DIRECTIONS], process_offset: 0, thread_offset: 0 };
+    pub const NONE: Self = Self {
+        buckets: [GroupBucket::NONE; DIRECTIONS],
+        process_offset: 0,
+        thread_offset: 0,
+        outbound: [GroupBucket::NONE; OUTBOUND],
+        destination_life: 0,
+    };
+}
+
+/// Whether a destination that was charged at `charged` is still known at `now`, both in nanoseconds since boot. In any
+/// period `life`, a group with a rate of N destinations per `life` is charged for at most 2·N of them: the bucket's
+/// burst and its refill.
+#[inline(always)]
+#[must_use]
+pub const fn is_known(charged: u64, now: u64, life: u64) -> bool {
+    now.wrapping_sub(charged) < life
+}
+
+/// A refused connection or datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Refused {
+    /// The instant in nanoseconds since boot.
+    pub time: u64,
+    /// The destination: an IPv6 address, or an IPv4-mapped one, in network byte order.
+    pub address: [u32; 4],
+    /// The process ID.
+    pub process: u32,
+    /// The destination's port in network byte order.
+    pub port: u16,
+    /// The limit: [`CONNECTS`] or [`DESTINATIONS`].
+    pub limit: u16,
+    /// The process's name, padded with zeros.
+    pub name: [u8; 16],
 }
 
 /// A process that has started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Started {
-    /// Which.
+    /// The process ID.
     pub process: u32,
     /// The process that forked it; 0 if it has started a program instead.
     pub parent: u32,
@@ -134,10 +191,34 @@ mod tests {
             let bucket = TokenBucket::new(rate, group.burst, Costs::Many, group.scale());
             assert_eq!(group.bucket(), bucket);
             assert!(group.burst >= LEAST_BURST);
-            // A bucket that starts full holds its burst, and no more.
+            // A full bucket passes its burst, and no more.
             let now = group.scale().ticks(1 << 40);
             assert!(matches!(bucket.decide(0, now, group.burst), Decision::Pass(_)));
             assert_eq!(bucket.decide(0, now, group.burst + 1), Decision::Refuse);
         }
+    }
+
+    #[test]
+    fn a_bucket_of_ones_passes_its_count_at_once_and_then_its_rate() {
+        let rate = Rate { count: 100, per_nanoseconds: 60_000_000_000 };
+        let group = GroupBucket::of_ones(rate);
+        let (bucket, scale) = (group.bucket(), group.scale());
+        let (mut state, mut passed) = (0, 0);
+        // An attempt every millisecond for three minutes.
+        for millisecond in 0..180_000u64 {
+            let now = scale.ticks((1 << 40) + millisecond * 1_000_000);
+            if let Decision::Pass(next) = bucket.decide(state, now, 1) {
+                (state, passed) = (next, passed + 1);
+            }
+            let most = 100 + millisecond / 600;
+            assert!(passed <= most, "{passed} of {most} after {millisecond} ms");
+        }
+        assert!(passed >= 398, "{passed}");
+    }
+
+    #[test]
+    fn a_destination_is_known_for_one_period() {
+        assert!(is_known(5, 5, 10) && is_known(5, 14, 10));
+        assert!(!is_known(5, 15, 10) && !is_known(5, 5, 0));
     }
 }

@@ -1,6 +1,6 @@
-//! Keys of the table of sources: what a limit counts by, and the keyed hash that finds its place.
+//! Keys of the table of sources, and the keyed hash that determines their place.
 
-/// What one bucket is for. Addresses are in network byte order, IPv4 as IPv4-mapped IPv6, masked to the limit's prefix.
+/// The key of one bucket. Addresses are in network byte order, IPv4 as IPv4-mapped IPv6, masked to the limit's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Key {
@@ -8,13 +8,13 @@ pub struct Key {
     pub hi: u64,
     /// Second half of the masked address.
     pub lo: u64,
-    /// The port for keys with one; the class or the interface for those that have no address.
+    /// The port for keys with one; the class or the interface for those without an address.
     pub extra: u32,
-    /// Which set of limits counts by this key, so that equal keys of different sets are different.
+    /// The group of limits with this key, so that equal keys of different groups differ.
     pub group: u32,
 }
 
-/// The secret that makes it impossible to aim at one place of the table. Chosen at random when the table is made.
+/// The secret of the hash, so that no source can choose its place in the table. Random for each new table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct HashSeed {
@@ -34,8 +34,9 @@ impl HashSeed {
         Self { multipliers: [a | 1, b | 1, c | 1, d | 1] }
     }
 
-    /// Multiply-shift hashing with secret odd multipliers (Dietzfelbinger et al., 1997: two keys meet in the upper bits
-    /// with probability at most 2/2ⁿ, whoever chose them), and one more round that brings the upper bits down.
+    /// Multiply-shift hashing with secret odd multipliers (Dietzfelbinger et al., 1997: two keys have equal upper bits
+    /// with probability at most 2/2ⁿ, regardless of how they were chosen), and one more round that mixes the upper bits
+    /// down.
     #[inline(always)]
     #[must_use]
     pub fn hash(&self, key: &Key) -> Hash {
@@ -68,7 +69,7 @@ mod tests {
             (0..65_536u64).map(|n| Key { hi: (0x2001_0db8_0000_0000 + n).to_be(), ..Key::default() }).collect(),
             (0..65_536u32).map(|n| Key { lo: 7, extra: n, ..Key::default() }).collect(),
         ] {
-            // Balls into bins: with 4 balls a bin, a bin of more than 20 has a probability of 1e-9.
+            // Balls into bins: with 4 balls per bin, a bin of more than 20 has a probability of 1e-9.
             let mut bins: HashMap<u64, u32> = HashMap::new();
             for key in &keys {
                 *bins.entry(seed.hash(key).0 & 0x3fff).or_default() += 1;

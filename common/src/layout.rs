@@ -1,20 +1,22 @@
-//! What the maps rely on: sizes, alignment, no padding. A violation does not compile.
+//! Compile-time checks of map types: sizes, alignment, no padding.
 
 use crate::ban::Ban;
 use crate::buffer::BufferLayout;
-use crate::counters::{Counters, Sighted, TableCounters, Traffic};
+use crate::counters::{Counters, SampleQuota, Sighted, TableCounters, Traffic};
 use crate::essential::PacketBucket;
 use crate::event::Event;
-use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, Started};
+use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, OUTBOUND, Refused, Started};
 use crate::key::{HashSeed, Key};
 use crate::own::OwnKey;
 use crate::prefix::{LINE_WORDS, Line, PrefixRoot, PrefixRoots};
 use crate::rule::{Rule, RuleSpan, Size};
+use crate::scope::{ScopeSpans, Scoping};
 use crate::settings::{Mark, PortSpans, Runtime, SPANS, Settings, TableIdentity};
 use crate::table::Shape;
 use crate::time::TickScale;
+use crate::trace::{MOST_TRACED, TracedSources};
 
-/// The size of the type is the sum of the sizes of its fields: nothing lies between them.
+/// The size of the type is the sum of its fields' sizes, so there is no padding.
 macro_rules! no_padding {
     ($type:ty: $($field:ty),+ $(,)?) => {
         const _: () = assert!(size_of::<$type>() == 0 $(+ size_of::<$field>())+);
@@ -24,7 +26,7 @@ macro_rules! no_padding {
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
 no_padding!(
-    Settings: HashSeed, Shape, TickScale, u64, [u32; 20], BufferLayout, [PacketBucket; 3], PrefixRoots, [RuleSpan; SPANS]
+    Settings: HashSeed, Shape, TickScale, u64, [u32; 20], Scoping, u32, BufferLayout, [PacketBucket; 3], PrefixRoots, [RuleSpan; SPANS]
 );
 no_padding!(BufferLayout: [u32; 4]);
 no_padding!(PacketBucket: u64, u64, u64);
@@ -34,22 +36,27 @@ no_padding!(Ban: u64, u64, u64);
 no_padding!(TableIdentity: HashSeed, Shape, TickScale, u64, u32, u32);
 no_padding!(Size: u32, u32);
 no_padding!(PortSpans: [u32; 6]);
+no_padding!(Scoping: u32, u32, u32);
+no_padding!(ScopeSpans: [u32; 16]);
 no_padding!(PrefixRoot: u64, [u32; 4]);
 no_padding!(PrefixRoots: [PrefixRoot; 2]);
 no_padding!(Line: [u64; LINE_WORDS]);
 no_padding!(Runtime: u64, u32, u32, u64);
 no_padding!(Traffic: u64, u64);
-no_padding!(Counters: Traffic, Traffic, Traffic, Traffic);
+no_padding!(Counters: [Traffic; 5]);
 no_padding!(TableCounters: [u64; 5]);
 no_padding!(GroupBucket: u64, u64, u64, [u32; 4]);
 no_padding!(GroupCounters: Traffic, Traffic);
-no_padding!(GroupSettings: [GroupBucket; DIRECTIONS], u32, u32);
+no_padding!(GroupSettings: [GroupBucket; DIRECTIONS], u32, u32, [GroupBucket; OUTBOUND], u64);
+no_padding!(Refused: u64, [u32; 4], u32, u16, u16, [u8; 16]);
 no_padding!(Started: u32, u32);
-no_padding!(Sighted: u64, u64, u64, u64, u64, u64, u32, u32);
+no_padding!(Sighted: u64, u64, u64, u64, u64, u64, u64);
+no_padding!(SampleQuota: u64, u64);
 no_padding!(Event: Key, u64, u64, u32, u32);
+no_padding!(TracedSources: u64, [[u64; 2]; MOST_TRACED]);
 
 const _: () = assert!(size_of::<Rule>() == 64 && align_of::<Rule>() == 64);
 const _: () = assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
-const _: () = assert!(size_of::<Counters>() == 64);
-// Values of per-CPU and hash maps are aligned to 8 bytes by the kernel, and no more.
+const _: () = assert!(size_of::<Counters>() == 80);
+// The kernel aligns values of per-CPU and hash maps only to 8 bytes.
 const _: () = assert!(align_of::<Counters>() == 8 && align_of::<Sighted>() == 8);

@@ -1,6 +1,7 @@
-//! What Weir's kernel programs and its agent share, written once: the limiters, the packet parser and the layout of
-//! every map. No clock, no map, no allocation.
+//! Code that Weir's kernel programs and its agent share: the limiters, the packet parser and the layout of every map.
+//! No clock, no map, no allocation.
 #![cfg_attr(not(test), no_std)]
+#![warn(missing_docs)]
 
 pub mod ban;
 pub mod buffer;
@@ -16,10 +17,14 @@ pub mod packet;
 #[cfg(feature = "user")]
 mod pod;
 pub mod prefix;
+pub mod program;
 pub mod rate_limiter;
 pub mod rule;
+pub mod scope;
 pub mod settings;
 pub mod share;
+mod spans;
 pub mod table;
 pub mod throttle;
 pub mod time;
+pub mod trace;

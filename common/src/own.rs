@@ -1,17 +1,17 @@
-//! What belongs to this host: the addresses in whose name refused packets are answered.
+//! The addresses of this host, from which the programs reply to refused packets.
 
 use crate::packet::Address;
 
-/// The most addresses that are known; packets to any other are refused without a reply.
+/// The most known addresses; packets to others are refused without a reply.
 pub const MOST_OWN: u32 = 16_384;
 
-/// An address of this host's, or the hardware address of one of its devices.
+/// An address of this host, or the hardware address of one of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct OwnKey([u64; 2]);
 
 impl OwnKey {
-    /// No host has an address that begins with as many ones.
+    /// No address of a host starts with this many ones.
     const HARDWARE: u64 = u64::MAX;
 
     /// An IP address.
@@ -35,12 +35,13 @@ impl OwnKey {
     }
 }
 
-/// What the map says of an address of this host's.
+/// The value of an address in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Own {
-    /// It is on a device whose frames are as they are on the wire.
+    /// It is on a device whose frames are the same as on the wire.
     Plain = 1,
-    /// It is on a VLAN device. A frame to it that comes without a tag has lost it to the driver, which XDP cannot restore.
+    /// It is on a VLAN device. The driver has removed the tag of a frame to it that arrives untagged, and XDP cannot
+    /// restore it.
     Tagged = 2,
 }

@@ -1,18 +1,20 @@
-//! The only `unsafe` of this crate: the promise that values in maps are plain data.
+//! The only `unsafe` code of this crate: map values are plain data.
 
 use crate::ban::Ban;
-use crate::counters::{Counters, Sighted, TableCounters};
+use crate::counters::{Counters, SampleQuota, Sighted, TableCounters};
 use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
 use crate::own::OwnKey;
 use crate::prefix::Line;
 use crate::rule::Rule;
+use crate::scope::ScopeSpans;
 use crate::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
+use crate::trace::TracedSources;
 
 macro_rules! plain {
     ($($type:ty),* $(,)?) => {$(
-        // SAFETY: repr(C), made of integers only, and `layout` asserts that it has no padding: every bit pattern is a
-        // value, and every byte of a value is initialised.
+        // SAFETY: repr(C), made of integers only, and `layout` asserts that it has no padding: every bit pattern is
+        // valid, and every byte is initialised.
         unsafe impl aya::Pod for $type {}
     )*};
 }
@@ -29,8 +31,11 @@ plain!(
     PortSpans,
     Rule,
     Runtime,
+    ScopeSpans,
     Settings,
     Sighted,
+    SampleQuota,
     TableCounters,
-    TableIdentity
+    TableIdentity,
+    TracedSources
 );

@@ -1,13 +1,13 @@
-//! What the longest matching prefix says of an address, found in a few steps however many prefixes there are.
+//! Look-up of the longest matching prefix of an address in a few steps, regardless of the number of prefixes.
 //!
-//! The prefixes of a policy never change while it is in force. So they are flattened when it is compiled ([`build`]): into
-//! ranges that do not overlap, each with its own answer, and a search tree over where the ranges begin. A key is 64 bits:
-//! an IPv4 address, the upper half of an IPv6 address, or, below a /64 that longer prefixes divide, its lower half.
+//! The prefixes of a policy do not change while it is in effect. So [`build`] flattens them into ranges that do not
+//! overlap, each with its entry, and a search tree over the starts of the ranges. A key has 64 bits: an IPv4 address,
+//! the upper half of an IPv6 address, or its lower half within a /64 that longer prefixes divide.
 //!
-//! A [`Line`] is one cache line. A *leaf* has five separators and six nodes. A *table* is a row of nodes, one for each of
-//! equally long stretches between the first range and the last: a header of two words, then two nodes a word. A node is an
-//! answer, or where to go on. IPv4 and IPv6 have a tree each, and its root is a constant of the program, so that a
-//! policy with few prefixes costs a packet one cache line, and dense ones with one length the same.
+//! A [`Line`] is one cache line. A *leaf* has five separators and six nodes. A *table* is a row of nodes, one for each
+//! of equally long stretches between the first range and the last: a header of two words, then two nodes per word. A
+//! node is an entry or a reference to another line. IPv4 and IPv6 have separate trees, whose roots are constants of the
+//! program. So a policy with few prefixes, or with dense ones of one length, costs a packet one cache line.
 
 #[cfg(any(test, feature = "user"))]
 pub mod build;
@@ -16,7 +16,7 @@ mod tests;
 
 use crate::packet::Address;
 
-/// What is said of an address: a class, the default one if it is 0, and what else there is to know of it.
+/// The entry of an address: its class, 0 for the default one, its multiplier index, and flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct PrefixEntry(u32);
@@ -27,12 +27,13 @@ const GRADES: u32 = 1 << 13;
 const FLAGS: u32 = 1 << 2;
 
 impl PrefixEntry {
-    /// The address is never throttled, whatever else is said.
+    /// The address is exempt.
     pub const NEVER_LIMIT: u32 = 1;
-    /// The address is of a class that no limit applies to.
+    /// The address is in a class without limits.
     pub const UNLIMITED: u32 = 2;
 
-    /// Of a class, and the index of its multiplier. Both are at most [`MAX_CLASSES`].
+    /// An entry of a class and its grade: the multiplier index, with the number of its source where limits are for
+    /// certain sources ([`crate::scope::Scoping`]). Both are at most [`MAX_CLASSES`].
     #[must_use]
     pub const fn new(class: u32, grade: u32) -> Self {
         debug_assert!(class <= MAX_CLASSES && grade <= MAX_CLASSES);
@@ -43,6 +44,13 @@ impl PrefixEntry {
     #[must_use]
     pub const fn with(self, flag: u32) -> Self {
         Self(self.0 | flag)
+    }
+
+    /// The same with another grade, which is at most [`MAX_CLASSES`].
+    #[must_use]
+    pub const fn with_grade(self, grade: u32) -> Self {
+        debug_assert!(grade <= MAX_CLASSES);
+        Self(self.0 - self.grade() * FLAGS + grade * FLAGS)
     }
 
     /// Whether it has one of the flags.
@@ -59,7 +67,7 @@ impl PrefixEntry {
         self.0 / FLAGS / GRADES
     }
 
-    /// Which rows of rules apply: the index of the class's multiplier.
+    /// The index of the rows of rules.
     #[inline(always)]
     #[must_use]
     pub const fn grade(self) -> u32 {
@@ -67,16 +75,16 @@ impl PrefixEntry {
     }
 }
 
-/// An answer, or the line where the search goes on.
+/// An entry, or a reference to the line where the search continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Node(pub u32);
 
 impl Node {
     const GOES_ON: u32 = 1 << 31;
-    /// Goes on in a table, and not in a leaf.
+    /// The search continues in a table, not in a leaf.
     const TABLE: u32 = 1 << 30;
-    /// Goes on with the lower half of the address.
+    /// The search continues with the lower half of the address.
     const LOWER: u32 = 1 << 29;
 
     #[inline(always)]
@@ -86,7 +94,7 @@ impl Node {
 
     #[inline(always)]
     const fn is_table(self) -> bool {
-        // Which no answer has to be asked: a number of a class may look the same.
+        // Both bits are required: a class number may look like one of them.
         self.0 & (Self::GOES_ON | Self::TABLE) == Self::GOES_ON | Self::TABLE
     }
 
@@ -98,9 +106,9 @@ impl Node {
 
 /// Words of a line.
 pub const LINE_WORDS: usize = 8;
-/// Separators of a leaf; one node more lies behind them.
+/// Separators of a leaf; it has one node more.
 const SEPARATORS: usize = 5;
-/// Nodes of a line that has nothing else, and how many the header of a table takes the place of.
+/// The nodes that fit into a line, and how many the header of a table replaces.
 const NODES: u64 = 2 * LINE_WORDS as u64;
 const HEADER_NODES: u64 = 4;
 
@@ -115,11 +123,11 @@ impl Line {
         Node((self.0[nth / 2 % LINE_WORDS] >> (nth % 2 * 32)) as u32)
     }
 
-    /// The node for `key`, in a leaf.
+    /// The node for `key` in a leaf.
     #[inline(always)]
     fn behind_separators(&self, key: u64) -> Node {
         let [a, b, c, d, e, ..] = self.0;
-        // Each way through is one for the verifier: six, where a sum of five comparisons has thirty-two.
+        // The verifier follows each path: six here, but thirty-two for a sum of five comparisons.
         let nth = if c <= key {
             if e <= key {
                 5
@@ -141,25 +149,25 @@ impl Line {
 
 /// The lines of a policy's trees.
 pub trait Lines {
-    /// A line by its number; there always is one with a number from a node or a root.
+    /// A line by its index; every index in a node or root is valid.
     fn line(&self, number: u32) -> Option<&Line>;
-    /// `number` itself, whatever `any` is. In the kernel, the verifier forgets here what it knows of it, and goes on once
-    /// and not once for each way to get there.
+    /// Returns `number`, whatever `any` is. In the kernel, the verifier loses its knowledge of the value here, and
+    /// continues once instead of once per path.
     fn forget(&self, number: u64, any: u64) -> u64 {
         let _ = any;
         number
     }
-    /// [`Search::finish`]. In the kernel a function of its own, which is verified once.
+    /// [`Search::finish`]. In the kernel a separate function, which is verified once.
     fn go_further(&self, search: Search) -> Node {
         search.finish(self)
     }
 }
 
-/// Steps that are taken in line: all there are, unless prefixes lie very unevenly.
+/// Inlined steps: enough unless prefixes are very unevenly distributed.
 const NEAR: u32 = 3;
-/// More than any tree has: a table has at least 64 nodes, of which the first and the last that differ are at least 31 apart,
-/// so that one of them is at most a thirtieth of what the table is for. That makes 13 tables for 64 bits, and two leaves behind
-/// them, for either half.
+/// More than the steps in any tree: a table has at least 64 nodes, of which the first and the last that differ are at
+/// least 31 apart, so that one of them covers at most a thirtieth of the table's span. That makes 13 tables for 64
+/// bits, and two leaves after them, for either half.
 const MOST_STEPS: u32 = 30;
 
 impl Lines for [Line] {
@@ -171,11 +179,11 @@ impl Lines for [Line] {
 /// The header of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct Header {
-    /// Where the first stretch begins; keys before that belong to it too.
+    /// The start of the first stretch, which includes all smaller keys.
     base: u64,
-    /// Two to the power of this is the length of a stretch.
+    /// The binary logarithm of a stretch's length.
     shift: u32,
-    /// The last stretch, to which all keys behind it belong too.
+    /// The last stretch, which includes all larger keys.
     last: u32,
 }
 
@@ -185,7 +193,7 @@ impl Header {
         Self { base: line.0[0], shift: line.0[1] as u32, last: (line.0[1] >> 32) as u32 }
     }
 
-    /// The node for `key`, in the table that begins with line `first`.
+    /// The node for `key` in the table that starts with line `first`.
     #[inline(always)]
     fn follow<L: Lines + ?Sized>(self, lines: &L, first: u32, key: u64) -> Node {
         let from_base = key.saturating_sub(self.base);
@@ -197,42 +205,42 @@ impl Header {
     }
 }
 
-/// Where the search begins: a node, and if that is a table, its header beside it.
+/// The root of a search: a node and, if that is a table, its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct PrefixRoot {
-    /// Of the header.
+    /// See the table's header.
     pub base: u64,
-    /// Of the header.
+    /// See the table's header.
     pub shift: u32,
-    /// Of the header.
+    /// See the table's header.
     pub last: u32,
     /// The node.
     pub node: Node,
-    /// How many lines and tables may follow, the root's table not counted.
+    /// The most lines and tables after the root's table.
     pub steps: u32,
 }
 
-/// Where the search begins, by what an address is.
+/// The roots for IPv4 and IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct PrefixRoots {
-    /// For IPv4, also where it is mapped into IPv6.
+    /// For IPv4, also if IPv4-mapped.
     pub ipv4: PrefixRoot,
     /// For every other address.
     pub ipv6: PrefixRoot,
 }
 
 impl PrefixRoot {
-    /// Nothing is said of any address.
+    /// A tree without prefixes.
     pub const NONE: Self = Self { base: 0, shift: 0, last: 0, node: Node(0), steps: 0 };
 }
 
 impl PrefixRoots {
-    /// Nothing is said of any address.
+    /// Trees without prefixes.
     pub const NONE: Self = Self { ipv4: PrefixRoot::NONE, ipv6: PrefixRoot::NONE };
 
-    /// What is said of an address.
+    /// The entry of an address.
     #[must_use]
     pub fn look_up<L: Lines + ?Sized>(&self, lines: &L, address: Address) -> PrefixEntry {
         let root = if address.is_ipv4() { &self.ipv4 } else { &self.ipv6 };
@@ -241,7 +249,7 @@ impl PrefixRoots {
 }
 
 impl PrefixRoot {
-    /// What is said of an address that this is the root for.
+    /// The entry of an address of this root's version.
     #[inline(always)]
     #[must_use]
     pub fn look_up<L: Lines + ?Sized>(self, lines: &L, address: Address) -> PrefixEntry {
@@ -261,14 +269,14 @@ impl PrefixRoot {
     }
 }
 
-/// How far a search has come.
+/// The state of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// Where it is.
+    /// The current node.
     pub node: Node,
-    /// What is looked for there.
+    /// The key for that node.
     pub key: u64,
-    /// What is looked for once the upper half is found.
+    /// The key after the upper half has been found.
     pub lower: u64,
 }
 
@@ -296,7 +304,7 @@ impl Search {
         }
     }
 
-    /// To the end, from after the first steps.
+    /// Continues to the end after the first steps.
     #[inline(always)]
     #[must_use]
     pub fn finish<L: Lines + ?Sized>(mut self, lines: &L) -> Node {

@@ -1,46 +1,20 @@
-//! A limit as the packet path wants it: one row, one cache line, everything precomputed.
+//! A limit for the packet path: one precomputed row, one cache line.
 //!
-//! A limit with tiers is several rules, a soft or elastic one is two; all that one packet is held to lie side by side
-//! (a [`RuleSpan`]), rules of one key next to each other.
+//! A limit with tiers is several rules, a soft or elastic one is two. All rules for one packet are adjacent (a
+//! [`RuleSpan`]), those of one key next to each other.
 
 use crate::key::Key;
-use crate::limiter::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket};
+use crate::limiter::{Algorithm, AnyLimiter, Listed, Moves, Parameters, Parametric, TokenBucket};
+use crate::share::Share;
 
-/// The most rules one packet is held to.
+/// The most rules for one packet.
 pub const MAX_RULES: u32 = 16;
 
-/// Which algorithm a rule runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Algorithm {
-    /// [`TokenBucket`].
-    TokenBucket = 0,
-    /// [`LeakyBucket`].
-    LeakyBucket = 1,
-    /// [`FixedWindow`].
-    FixedWindow = 2,
-    /// [`SlidingWindow`], two words of state.
-    SlidingWindow = 3,
-    /// [`SlidingLog`], one word and a ring.
-    SlidingLog = 4,
-}
-
-impl Algorithm {
-    /// Words of state in the slot.
-    #[must_use]
-    pub const fn words(self) -> u32 {
-        match self {
-            Self::SlidingWindow => 2,
-            _ => 1,
-        }
-    }
-}
-
-/// What a rule counts by.
+/// The key of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KeyKind {
-    /// The other side's address: the source on ingress, the destination on egress.
+    /// The remote address: the source on ingress, the destination on egress.
     Address = 0,
     /// The address and the local port.
     AddressPort = 1,
@@ -50,7 +24,7 @@ pub enum KeyKind {
     Interface = 3,
 }
 
-/// What a packet costs.
+/// The cost of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cost {
@@ -58,11 +32,11 @@ pub enum Cost {
     One = 0,
     /// Its bytes on the wire.
     Bytes = 1,
-    /// The packets on the wire that it stands for: what the network stack has put together counts as what it was.
+    /// The packets on the wire that it represents: merged packets count separately.
     Packets = 2,
 }
 
-/// What becomes of a packet that does not conform.
+/// What happens to a packet that does not conform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Enforcement {
@@ -70,15 +44,15 @@ pub enum Enforcement {
     Enforce = 0,
     /// It is counted as one that would be refused, and passes.
     Observe = 1,
-    /// It is counted as over the limit; the rule that follows has the last word.
+    /// It is counted as over the limit; the next rule decides.
     Soft = 2,
-    /// As `Soft` while the host has room, as `Enforce` while it has not.
+    /// Like `Soft` while the host has spare CPU time, else like `Enforce`.
     Elastic = 3,
     /// It is counted as over the limit, and passes, marked.
     Mark = 4,
 }
 
-/// What becomes of a new key that finds no room in the table.
+/// What happens to a new key without room in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OnFull {
@@ -86,45 +60,19 @@ pub enum OnFull {
     Pass = 0,
     /// Its packets are refused.
     Throttle = 1,
-    /// It shares one bucket with all others that found none.
+    /// It shares one bucket with all other keys without room.
     Share = 2,
 }
 
-/// How the states of a group of limits may be moved from one slot to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Moves {
-    /// All are buckets: the later of two states has more of the allowance used.
-    Anywhere = 0,
-    /// Some are sliding windows: the later of two states still bounds both, but a window's end does not tell how much is
-    /// used, so no key gives way before it has decayed.
-    Inherit = 1,
-    /// Some are fixed windows or logs, which cannot be merged.
-    Nowhere = 2,
-}
-
-impl Moves {
-    /// By the lowest two bits.
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_bits(bits: u8) -> Self {
-        match bits & 3 {
-            0 => Self::Anywhere,
-            1 => Self::Inherit,
-            _ => Self::Nowhere,
-        }
-    }
-}
-
-/// What a rule does with packets beside letting them pass or not.
+/// A rule's action on packets besides passing and dropping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Action {
-    /// What is refused is dropped.
+    /// Refused packets are dropped.
     Drop = 0,
-    /// What is refused is answered: TCP reset, or ICMP administratively prohibited.
+    /// Refused packets are answered: TCP reset, or ICMP administratively prohibited.
     Reject = 1,
-    /// What conforms waits for its turn (egress).
+    /// Conforming packets wait for their departure time (egress).
     Shape = 2,
 }
 
@@ -132,11 +80,11 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Rule {
-    /// Token and leaky bucket: ticks a unit, times 2^`shift`. Windows and log: T in ticks.
+    /// [`Parameters::interval`].
     pub interval: u64,
-    /// Token and leaky bucket: the burst in ticks.
+    /// [`Parameters::tolerance`].
     pub tolerance: u64,
-    /// The burst or N, in units.
+    /// [`Parameters::most`].
     pub most: u64,
     /// The limit's IPv6 prefix, as a mask in network byte order.
     pub mask_hi: u64,
@@ -146,9 +94,9 @@ pub struct Rule {
     pub mask_ipv4: u32,
     /// Index of the counters of this rule.
     pub counter: u32,
-    /// Which set of limits shares a slot: [`Key::group`].
+    /// The group of limits that shares a slot: [`Key::group`].
     pub group: u16,
-    /// Where in the slot's part of the rings the log of this rule begins, in words.
+    /// The offset of this rule's log in the slot's part of the rings, in words.
     pub ring: u16,
     /// [`Algorithm`].
     pub algorithm: u8,
@@ -158,27 +106,27 @@ pub struct Rule {
     pub cost: u8,
     /// First word of the state in the slot, 1 to 7.
     pub position: u8,
-    /// Token and leaky bucket: fraction bits of `interval`; the others: low bits of a state that hold the count.
+    /// [`Parameters::shift`].
     pub shift: u8,
-    /// Sliding window: [`SlidingWindow::share_shift`].
+    /// [`Parameters::share_shift`].
     pub share_shift: u8,
     /// [`Enforcement`].
     pub enforcement: u8,
-    /// What is known of the group where the table is full: [`OnFull`], [`Moves`] and slowness, see [`Rule::when_full`].
+    /// The group's behaviour while the table is full: [`OnFull`], [`Moves`] and slowness, see [`Rule::when_full`].
     pub on_full: u8,
     /// [`Action`].
     pub action: u8,
     /// 1: the first rule of its key in the span.
     pub opens_key: u8,
-    /// 1: the last rule of its key in the span.
+    /// Not 0: the last rule of its key in the span. Bit n is set if a rule of this key in the span has its state at word n.
     pub closes_key: u8,
-    /// 1: a packet that conforms, or is refused, takes one look at the states and one compare-and-swap; see
+    /// 1: the fast path can evaluate the rule with one read of the state and one compare-and-swap; see
     /// [`Rule::made_swift`].
     pub is_swift: u8,
 }
 
 impl Rule {
-    /// The row for a rule that does nothing yet: rows are made by filling one in.
+    /// A rule without effect, the base of other rows.
     pub const EMPTY: Self = Self {
         interval: 1,
         tolerance: 0,
@@ -203,31 +151,31 @@ impl Rule {
         is_swift: 0,
     };
 
-    /// Fills in `is_swift`, once the rest is: a log has a ring to look through, and what is delayed or marked has more to
+    /// Fills in `is_swift`, once the rest is: a ring has to be looked through, and what is delayed or marked has more to
     /// be told than whether it passes.
     #[must_use]
     pub const fn made_swift(self) -> Self {
-        let is_swift = !self.is(Algorithm::SlidingLog)
+        let is_swift = !Algorithm::from_number(self.algorithm).has_ring()
             && self.action != Action::Shape as u8
             && self.enforcement != Enforcement::Mark as u8;
         Self { is_swift: is_swift as u8, ..self }
     }
 
-    /// Fills in what becomes of a new key when the table is full. `is_slow`: its group leaves some slots to others, whose
+    /// Sets the handling of new keys while the table is full. `is_slow`: its group leaves some slots to others, whose
     /// states live much shorter.
     #[must_use]
     pub const fn when_full(self, on_full: OnFull, moves: Moves, is_slow: bool) -> Self {
         Self { on_full: on_full as u8 | (moves as u8) << 2 | (is_slow as u8) << 4, ..self }
     }
 
-    /// Whether this is what becomes of a new key when the table is full.
+    /// Whether this is the handling of new keys while the table is full.
     #[inline(always)]
     #[must_use]
     pub const fn does_on_full(&self, on_full: OnFull) -> bool {
         self.on_full & 3 == on_full as u8
     }
 
-    /// How the states of its group may be moved.
+    /// How states of its group may be moved.
     #[inline(always)]
     #[must_use]
     pub const fn moves(&self) -> Moves {
@@ -241,7 +189,7 @@ impl Rule {
         self.on_full & 1 << 4 != 0
     }
 
-    /// What a frame of this size costs under the rule, in its unit.
+    /// The cost of a frame of this size, in the rule's unit.
     #[inline(always)]
     #[must_use]
     pub fn cost_of(&self, size: Size) -> u64 {
@@ -254,17 +202,23 @@ impl Rule {
         }
     }
 
-    /// Whether the rule may refuse a packet, now or when the host has no room.
+    /// Whether the rule may refuse a packet, now or while the host has no spare CPU time.
     #[inline(always)]
     #[must_use]
     pub const fn may_refuse(&self) -> bool {
         self.enforcement != Enforcement::Observe as u8 && self.enforcement != Enforcement::Mark as u8
     }
 
-    /// Words of state.
+    /// Words of state in the slot.
     #[must_use]
     pub const fn words(&self) -> usize {
-        if self.is(Algorithm::SlidingWindow) { 2 } else { 1 }
+        Algorithm::from_number(self.algorithm).state_words() as usize
+    }
+
+    /// Words of the ring, beside the slot.
+    #[must_use]
+    pub fn ring_words(&self) -> usize {
+        Algorithm::from_number(self.algorithm).ring_words(self.most)
     }
 
     /// Whether the rule runs this algorithm.
@@ -281,108 +235,60 @@ impl Rule {
         self.algorithm <= Algorithm::LeakyBucket as u8
     }
 
-    /// The rule as a token bucket.
+    /// The limiter's part of the row.
+    #[inline(always)]
+    #[must_use]
+    pub const fn parameters(&self) -> Parameters {
+        Parameters {
+            interval: self.interval,
+            tolerance: self.tolerance,
+            most: self.most,
+            shift: self.shift,
+            share_shift: self.share_shift,
+        }
+    }
+
+    /// The rule as a limiter of this type: it has to be the rule's.
+    #[inline(always)]
+    #[must_use]
+    pub fn limiter<L: Parametric>(&self) -> L {
+        L::from_parameters(self.parameters())
+    }
+
+    /// The rule as a token bucket: it has to be a bucket.
     #[inline(always)]
     #[must_use]
     pub fn token_bucket(&self) -> TokenBucket {
-        TokenBucket {
-            emission: self.interval,
-            emission_shift: u32::from(self.shift),
-            tolerance: self.tolerance,
-            burst: self.most,
-        }
+        self.limiter()
     }
 
-    /// The rule as a leaky bucket.
-    #[inline(always)]
+    /// The rule's limiter, whatever its algorithm.
     #[must_use]
-    pub fn leaky_bucket(&self) -> LeakyBucket {
-        LeakyBucket(self.token_bucket())
+    pub fn any_limiter(&self) -> AnyLimiter {
+        AnyLimiter::from_parameters(Algorithm::from_number(self.algorithm), self.parameters())
     }
 
-    /// The rule as a fixed window.
-    #[inline(always)]
+    /// Fills in a limiter.
     #[must_use]
-    pub fn fixed_window(&self) -> FixedWindow {
-        FixedWindow { window: self.interval, most: self.most, count_bits: u32::from(self.shift) }
+    pub fn with<L: Listed>(self, limiter: L) -> Self {
+        self.with_parameters(L::ALGORITHM, limiter.parameters())
     }
 
-    /// The rule as a sliding window.
-    #[inline(always)]
+    /// Fills in a limiter's parameters.
     #[must_use]
-    pub fn sliding_window(&self) -> SlidingWindow {
-        SlidingWindow {
-            window: self.interval,
-            most: self.most,
-            low_bits: u32::from(self.shift),
-            share_shift: u32::from(self.share_shift),
-        }
+    pub const fn with_parameters(self, algorithm: Algorithm, parameters: Parameters) -> Self {
+        let Parameters { interval, tolerance, most, shift, share_shift } = parameters;
+        Self { algorithm: algorithm as u8, interval, tolerance, most, shift, share_shift, ..self }
     }
 
-    /// The rule as a sliding log.
-    #[inline(always)]
+    /// The row of a host that has this share of the rule. Nothing but `interval` and `most` differ.
     #[must_use]
-    pub fn sliding_log(&self) -> SlidingLog {
-        SlidingLog { window: self.interval, most: self.most as u32, place_bits: u32::from(self.shift) }
+    pub fn at_share(&self, share: Share) -> Self {
+        let Parameters { interval, most, .. } = self.any_limiter().at_share(share).parameters();
+        Self { interval, most, ..*self }
     }
 
-    /// Fills in what is particular to a token bucket.
-    #[must_use]
-    pub fn with_token_bucket(self, bucket: TokenBucket) -> Self {
-        Self {
-            algorithm: Algorithm::TokenBucket as u8,
-            interval: bucket.emission,
-            tolerance: bucket.tolerance,
-            most: bucket.burst,
-            shift: bucket.emission_shift as u8,
-            ..self
-        }
-    }
-
-    /// Fills in what is particular to a leaky bucket.
-    #[must_use]
-    pub fn with_leaky_bucket(self, bucket: LeakyBucket) -> Self {
-        Self { algorithm: Algorithm::LeakyBucket as u8, ..self.with_token_bucket(bucket.0) }
-    }
-
-    /// Fills in what is particular to a fixed window.
-    #[must_use]
-    pub fn with_fixed_window(self, limiter: FixedWindow) -> Self {
-        Self {
-            algorithm: Algorithm::FixedWindow as u8,
-            interval: limiter.window,
-            most: limiter.most,
-            shift: limiter.count_bits as u8,
-            ..self
-        }
-    }
-
-    /// Fills in what is particular to a sliding window.
-    #[must_use]
-    pub fn with_sliding_window(self, limiter: SlidingWindow) -> Self {
-        Self {
-            algorithm: Algorithm::SlidingWindow as u8,
-            interval: limiter.window,
-            most: limiter.most,
-            shift: limiter.low_bits as u8,
-            share_shift: limiter.share_shift as u8,
-            ..self
-        }
-    }
-
-    /// Fills in what is particular to a sliding log.
-    #[must_use]
-    pub fn with_sliding_log(self, limiter: SlidingLog) -> Self {
-        Self {
-            algorithm: Algorithm::SlidingLog as u8,
-            interval: limiter.window,
-            most: u64::from(limiter.most),
-            shift: limiter.place_bits as u8,
-            ..self
-        }
-    }
-
-    /// The key under which `subject` is counted.
+    /// The key of `subject`.
     #[inline(always)]
     #[must_use]
     pub fn key_of(&self, subject: &Subject) -> Key {
@@ -402,11 +308,11 @@ impl Rule {
     }
 }
 
-/// What of a packet the rules look at.
+/// The fields of a packet that rules evaluate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Subject {
-    /// First half of the other side's address, in network byte order, IPv4-mapped for IPv4.
+    /// First half of the remote address, in network byte order, IPv4-mapped for IPv4.
     pub hi: u64,
     /// Second half.
     pub lo: u64,
@@ -418,36 +324,36 @@ pub struct Subject {
     pub class: u32,
     /// The interface's index.
     pub interface: u32,
-    /// How much it is.
+    /// Its size.
     pub size: Size,
 }
 
-/// How much a frame is on the wire.
+/// The size of a frame on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Size {
-    /// Packets: 1, unless the network stack has put several together or has yet to cut one up.
+    /// Packets: 1, unless the network stack has merged several or will segment one.
     pub packets: u32,
     /// Bytes of all of them, headers included.
     pub bytes: u32,
 }
 
 impl Size {
-    /// One packet of so many bytes.
+    /// One packet of `bytes`.
     #[inline(always)]
     #[must_use]
     pub const fn of_one(bytes: u32) -> Self {
         Self { packets: 1, bytes }
     }
 
-    /// As one number, for functions that take numbers.
+    /// The size as one number, for functions of numbers.
     #[inline(always)]
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         (self.packets as u64) << 32 | self.bytes as u64
     }
 
-    /// What [`Size::to_bits`] was given.
+    /// From the number of [`Size::to_bits`].
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
@@ -461,7 +367,7 @@ impl Default for Size {
     }
 }
 
-/// The rules that a packet is held to: `count` rows from `first` on.
+/// The rules for a packet: `count` rows from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct RuleSpan {

@@ -1,21 +1,17 @@
-//! What a policy fixes for every packet: the constants that a program is loaded with.
+//! The constants with which a program is loaded.
 //!
-//! They are read-only when the program is verified, so that what a policy does not use is not part of the program.
+//! They are read-only when the program is verified, so that the verifier removes unused parts of the program.
 
 use crate::buffer::BufferLayout;
 use crate::essential::PacketBucket;
 use crate::key::HashSeed;
-use crate::packet::{Kind, Protocol};
 use crate::prefix::PrefixRoots;
 use crate::rule::RuleSpan;
+use crate::scope::Scoping;
 use crate::table::Shape;
 use crate::time::TickScale;
 
-/// Rows of [`Settings::spans`]: protocols times kinds of packet, and [`HIDDEN_SPAN`].
-pub const SPANS: usize = 13;
-
-/// The row for packets whose protocol is hidden: the limits of every protocol.
-pub const HIDDEN_SPAN: usize = 12;
+pub use crate::spans::{HIDDEN_SPAN, PortSpans, SPANS, span_index};
 
 /// The constants of a loaded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +19,11 @@ pub const HIDDEN_SPAN: usize = 12;
 pub struct Settings {
     /// The secret of the table of sources.
     pub seed: HashSeed,
-    /// How the table is cut.
+    /// The shape of the table.
     pub shape: Shape,
-    /// How long a tick is.
+    /// The length of a tick.
     pub scale: TickScale,
-    /// Stands for what the groups of keys are and which state of a slot is whose.
+    /// A hash of the groups of keys and the states in their slots.
     pub groups: u64,
     /// Words of ring of each slot.
     pub ring_words: u32,
@@ -37,11 +33,11 @@ pub struct Settings {
     pub rules_per_grade: u32,
     /// [`crate::packet::Depth`]: how far packets have to be parsed.
     pub depth: u32,
-    /// 1: some limit is for certain ports, so the map of ports has to be asked.
-    pub ports_in_use: u32,
-    /// 1: some prefix has a class or is never limited.
+    /// [`crate::scope::SpansBy`]: whether some limit is for certain ports, sources or interfaces.
+    pub spans_by: u32,
+    /// 1: some prefix has a class, is exempt or has specific limits.
     pub prefixes_in_use: u32,
-    /// A bit for each [`crate::rule::Algorithm`] that some rule runs.
+    /// A bit for each [`crate::limiter::Algorithm`] that some rule runs.
     pub algorithms: u32,
     /// 1: some limit is elastic.
     pub elastic_in_use: u32,
@@ -49,42 +45,46 @@ pub struct Settings {
     pub interfaces_in_use: u32,
     /// 1: some limit is on bytes.
     pub bytes_in_use: u32,
-    /// 1: frames may come in several buffers, and the kernel can tell their whole length.
+    /// 1: frames may have several buffers, and the kernel reports their whole length.
     pub multi_buffer: u32,
-    /// 1: the clock is what user space wrote into [`Runtime`]; for tests.
+    /// 1: the clock is the value in [`Runtime`]; for tests.
     pub given_clock: u32,
     /// 1: nothing is refused, only counted.
     pub observe: u32,
-    /// 1: the policy is for what this host sends.
+    /// 1: the policy is for outgoing packets.
     pub is_egress: u32,
-    /// 1: some limit answers what it refuses.
+    /// 1: some limit replies to refused packets.
     pub reject_in_use: u32,
     /// 1: some limit marks.
     pub mark_in_use: u32,
     /// 1: some limit shapes.
     pub shape_in_use: u32,
-    /// 1: packets whose protocol is hidden are refused, since no one span holds all their limits.
+    /// 1: packets with a hidden protocol are refused, since no span has room for all their limits.
     pub refuse_hidden: u32,
-    /// 1: the program is for generic XDP, which gets merged buffers.
+    /// 1: the program is for generic XDP, which receives merged buffers.
     pub is_generic: u32,
-    /// A bit for each [`crate::essential::Essential`] that comes under some limit above its own.
+    /// A bit for each [`crate::essential::Essential`] to which some limit applies in addition to its own.
     pub essential_limited: u32,
-    /// Where such a buffer's segments are written; all 0 if the kernel's layout is unknown.
+    /// The look-up of limits for certain sources and interfaces.
+    pub scoping: Scoping,
+    /// Always 0.
+    pub _pad: u32,
+    /// The location of such a buffer's segments; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
-    /// How many answers are sent at most.
+    /// The limit on replies.
     pub answers: PacketBucket,
-    /// How much ARP, neighbour discovery and DHCP passes, each.
+    /// The limit on ARP, neighbour discovery and DHCP, each.
     pub essential: PacketBucket,
-    /// How much passes of what is neither IP nor ARP.
+    /// The limit on frames that are neither IP nor ARP.
     pub not_ip: PacketBucket,
-    /// Where the search for what prefixes say begins.
+    /// The roots of the prefix search.
     pub prefixes: PrefixRoots,
-    /// What packets are held to that are to or from a port without limits of its own.
+    /// The rules for packets on ports without specific limits.
     pub spans: [RuleSpan; SPANS],
 }
 
 impl Settings {
-    /// No policy: every packet passes. What a program holds until the agent writes its own.
+    /// No policy: every packet passes. The default of a program until the agent writes its own.
     pub const NONE: Self = Self {
         seed: HashSeed::new([0; 4]),
         shape: Shape { sets: 1, slot_words: 2, groups: 1, cells: 1 },
@@ -94,7 +94,7 @@ impl Settings {
         most_rules: 0,
         rules_per_grade: 0,
         depth: 0,
-        ports_in_use: 0,
+        spans_by: 0,
         prefixes_in_use: 0,
         algorithms: 0,
         elastic_in_use: 0,
@@ -110,6 +110,8 @@ impl Settings {
         refuse_hidden: 0,
         is_generic: 0,
         essential_limited: 0,
+        scoping: Scoping::NONE,
+        _pad: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         essential: PacketBucket::CLOSED,
@@ -119,7 +121,7 @@ impl Settings {
     };
 }
 
-/// How a packet is marked that a limit marks. One row for each row of rules of one multiplier.
+/// The mark of a rule. One row for each row of rules of one multiplier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Mark {
@@ -127,65 +129,23 @@ pub struct Mark {
     pub mark: u32,
     /// 1: the packet gets that mark; 0: it keeps its own.
     pub sets_mark: u32,
-    /// Its code point on the wire, 0 to 63; [`Mark::SAME_DSCP`] if it stays as it is.
+    /// Its code point on the wire, 0 to 63; [`Mark::SAME_DSCP`] if it is not changed.
     pub dscp: u32,
 }
 
 impl Mark {
-    /// The code point stays as it is.
+    /// The code point is not changed.
     pub const SAME_DSCP: u32 = u32::MAX;
 }
 
-/// The row of [`Settings::spans`] and of [`PortSpans`] for a packet.
-#[inline(always)]
-#[must_use]
-pub const fn span_index(protocol: Protocol, kind: Kind) -> usize {
-    let protocol = match protocol {
-        Protocol::Tcp => 0,
-        Protocol::Udp => 3,
-        Protocol::Icmp => 6,
-        Protocol::Other => 9,
-        Protocol::Hidden => return HIDDEN_SPAN,
-    };
-    protocol
-        + match kind {
-            Kind::Plain => 0,
-            Kind::Connection => 1,
-            Kind::Request => 2,
-        }
-}
-
-/// What TCP and UDP packets on one local port are held to: rows 0 to 5 of [`span_index`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct PortSpans {
-    /// `first << 8 | count` each.
-    pub packed: [u32; 6],
-}
-
-impl PortSpans {
-    /// Packs a span.
-    #[must_use]
-    pub const fn pack(span: RuleSpan) -> u32 {
-        span.first << 8 | span.count & 0xff
-    }
-
-    /// Unpacks a span.
-    #[inline(always)]
-    #[must_use]
-    pub const fn unpack(packed: u32) -> RuleSpan {
-        RuleSpan { first: packed >> 8, count: packed & 0xff }
-    }
-}
-
-/// What the agent changes while the program runs.
+/// Settings that the agent changes while the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Runtime {
-    /// The instant of `bpf_ktime_get_ns` before which elastic limits may pass more than their rate. The agent renews it
-    /// while the host has room; 0 is none.
+    /// The instant of `bpf_ktime_get_ns` until which elastic limits may pass more than their rate. The agent renews it
+    /// while the host has spare CPU time; 0: no instant.
     pub room_until: u64,
-    /// Number of prefixes that are banned; 0 spares the packet the look-up.
+    /// The number of banned prefixes; 0 skips the look-up.
     pub bans: u32,
     /// Always 0.
     pub _pad: u32,
@@ -193,29 +153,29 @@ pub struct Runtime {
     pub nanoseconds: u64,
 }
 
-/// What a table of sources has to have in common with a policy that goes on with it. Pinned beside the table.
+/// The properties of a table that a policy must share to reuse it. Pinned beside the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct TableIdentity {
-    /// The secret that its keys were hashed with.
+    /// The secret of its hash.
     pub seed: HashSeed,
-    /// How it is cut.
+    /// Its shape.
     pub shape: Shape,
-    /// How long a tick is.
+    /// The length of a tick.
     pub scale: TickScale,
     /// [`Settings::groups`].
     pub groups: u64,
     /// Words of ring of each slot.
     pub ring_words: u32,
-    /// [`TableIdentity::VERSION`] of the agent that made it.
+    /// [`TableIdentity::VERSION`] of the agent that created it.
     pub version: u32,
 }
 
 impl TableIdentity {
-    /// Changes whenever a word of the table, the rings or the sightings comes to mean something else.
-    pub const VERSION: u32 = 4;
+    /// Changes whenever a word of the table, the rings or the samples changes its meaning.
+    pub const VERSION: u32 = 5;
 
-    /// The identity of a table made for `settings`.
+    /// The identity of a table created for `settings`.
     #[must_use]
     pub const fn of(settings: &Settings) -> Self {
         Self {
@@ -228,7 +188,7 @@ impl TableIdentity {
         }
     }
 
-    /// Whether a policy with `settings`, whatever its seed, can go on with this table.
+    /// Whether a policy with `settings`, regardless of its seed, can reuse this table.
     #[must_use]
     pub fn fits(&self, settings: &Settings) -> bool {
         *self == Self { seed: self.seed, ..Self::of(settings) }

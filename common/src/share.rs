@@ -1,37 +1,32 @@
-//! One host's share of a limit that many hosts keep together.
+//! One host's share of a limit that several hosts enforce together.
 //!
-//! Rate and burst are scaled alike, so that a bucket's tolerance, the time its burst takes at its rate, stays what it
-//! is: a state is an instant, and means the same under any share. Only the emission interval and the largest cost
-//! change, and a changed interval alters nothing but what is charged from then on. Windows and logs keep their length
-//! and scale their count.
+//! Rate and burst are scaled alike, so that a bucket's tolerance, the time of its burst at its rate, is constant: a
+//! state is an instant with the same meaning under any share. Only the emission interval and the largest cost change,
+//! and a changed interval affects only later charges. Windows and logs keep their length and scale their count.
 //!
-//! Error bound: shares that add up to the whole hold, together, no more than the whole's burst, and refill at no more
-//! than its rate plus one part in a thousand of a unit each, which is what lets an n-th of n units be one unit. A bucket
-//! that is full keeps being full when its share grows: what moves from host to host may bring at most the burst of what
-//! moved along.
-
-use crate::limiter::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
-use crate::rule::{Algorithm, Rule};
+//! Error bound: shares that add up to the whole have at most the whole's burst together, and refill at most at its rate
+//! plus a thousandth of a unit each, so that an n-th of n units can be one unit. A full bucket stays full when its
+//! share grows: a share that moves between hosts may add at most its burst.
 
 /// A part of a limit, in billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u64);
 
 impl Share {
-    /// How many parts the whole has.
+    /// The number of parts of the whole.
     pub const PARTS: u64 = 1_000_000_000;
     /// All of it.
     pub const WHOLE: Self = Self(Self::PARTS);
-    /// None of it: nothing passes.
+    /// Nothing passes.
     pub const NOTHING: Self = Self(0);
 
-    /// So many billionths; no more than all of them.
+    /// This many billionths, at most all.
     #[must_use]
     pub const fn of_parts(parts: u64) -> Self {
         Self(if parts < Self::PARTS { parts } else { Self::PARTS })
     }
 
-    /// An equal share for each of so many hosts.
+    /// An equal share for each of `hosts`.
     #[must_use]
     pub const fn one_of(hosts: u64) -> Self {
         Self(Self::PARTS / if hosts == 0 { 1 } else { hosts })
@@ -49,7 +44,7 @@ impl Share {
         self.0 as f64 / Self::PARTS as f64
     }
 
-    /// So much of `units`, rounded down, but for a thousandth of a unit that rounding elsewhere may have lost.
+    /// The share of `units`, rounded down, with a tolerance of a thousandth of a unit for earlier rounding.
     #[must_use]
     pub fn units(self, units: u64) -> u64 {
         let parts = u128::from(units) * u128::from(self.0) + u128::from(Self::PARTS / 1_000);
@@ -57,80 +52,17 @@ impl Share {
     }
 }
 
-impl TokenBucket {
-    /// The bucket of a host that has this share of it.
-    #[must_use]
-    pub fn at_share(&self, share: Share) -> Self {
-        let shift = self.emission_shift & 63;
-        let burst = share.units(self.burst);
-        if share >= Share::WHOLE {
-            return *self;
-        }
-        if burst == 0 {
-            return Self { burst, ..*self };
-        }
-        // A share of 0 has a burst of 0, so this divides by more than that.
-        let scaled = (u128::from(self.emission) * u128::from(Share::PARTS)).div_ceil(u128::from(share.0));
-        // The burst has to fit whole into the tolerance. The product of the two stays below the tolerance's 2^63.
-        let fitting = (u128::from(self.tolerance) << shift) / u128::from(burst);
-        let emission = u64::try_from(scaled.min(fitting)).unwrap_or(u64::MAX).max(self.emission);
-        Self { emission, burst, ..*self }
-    }
-}
-
-impl FixedWindow {
-    /// The window of a host that has this share of it.
-    #[must_use]
-    pub fn at_share(&self, share: Share) -> Self {
-        Self { most: share.units(self.most), ..*self }
-    }
-}
-
-impl SlidingWindow {
-    /// The window of a host that has this share of it.
-    #[must_use]
-    pub fn at_share(&self, share: Share) -> Self {
-        Self { most: share.units(self.most), ..*self }
-    }
-}
-
-impl SlidingLog {
-    /// The log of a host that has this share of it: its first places. Each is taken once in T whatever the share was, so
-    /// what passes is bounded by the places there are; places that come back are used as the head reaches them.
-    #[must_use]
-    pub fn at_share(&self, share: Share) -> Self {
-        Self { most: share.units(u64::from(self.most)) as u32, ..*self }
-    }
-}
-
-impl Rule {
-    /// The row of a host that has this share of the rule. Nothing but `interval` and `most` differ.
-    #[must_use]
-    pub fn at_share(&self, share: Share) -> Self {
-        if self.is_bucket() {
-            let bucket = self.token_bucket().at_share(share);
-            return Self { interval: bucket.emission, most: bucket.burst, ..*self };
-        }
-        let most = match self.algorithm {
-            kind if kind == Algorithm::FixedWindow as u8 => self.fixed_window().at_share(share).most,
-            kind if kind == Algorithm::SlidingWindow as u8 => self.sliding_window().at_share(share).most,
-            _ => u64::from(self.sliding_log().at_share(share).most),
-        };
-        Self { most, ..*self }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::token_bucket::Costs;
-    use crate::limiter::{Decision, Rate};
+    use crate::limiter::{Costs, Decision, FixedWindow, Rate, RateAlgorithm, TokenBucket};
+    use crate::rule::Rule;
     use crate::time::TickScale;
     use proptest::prelude::*;
 
     proptest! {
-        /// Hosts that share a bucket and are all asked all the time pass no more than the bucket, and no less but for
-        /// what rounding to whole units keeps from each.
+        /// Hosts with constant demand that share a bucket pass no more than the bucket, and less only by the rounding
+        /// to whole units.
         #[test]
         fn shares_together_are_the_whole(per_second in 10u64..100_000, burst in 1u64..10_000, cuts in prop::collection::vec(1u64..1_000, 1..8), many: bool) {
             let scale = TickScale::FINEST;
@@ -147,7 +79,7 @@ mod tests {
                 bursts += bucket.burst;
                 if bucket.burst > 0 {
                     rate += whole.emission as f64 / bucket.emission as f64;
-                    // What passes in the span, without walking it.
+                    // The units that pass in the span, computed directly.
                     passed += bucket.burst + (u128::from(span) << bucket.emission_shift).div_euclid(u128::from(bucket.emission)) as u64;
                 }
             }
@@ -157,8 +89,8 @@ mod tests {
             prop_assert!(passed as f64 <= most + shares.len() as f64, "{passed} of {most}");
         }
 
-        /// A state means the same under any share: what was refused is refused no longer once its share grows, and a
-        /// share that shrinks takes back nothing that has passed.
+        /// A state has the same meaning under any share: refused units pass once the share grows, and a share that
+        /// shrinks reverts nothing that has passed.
         #[test]
         fn a_state_outlives_its_share(burst in 2u64..1_000, before in 1u64..1_000_000_000, after in 1u64..1_000_000_000, taken in 0u64..1_000) {
             let whole = TokenBucket::new(Rate::per_second(1_000), burst, Costs::Many, TickScale::FINEST);
@@ -169,7 +101,7 @@ mod tests {
                 if let Decision::Pass(next) = first.decide(state, now, 1) { state = next; }
             }
             let second = whole.at_share(Share::of_parts(after));
-            // Never more than a full bucket of the new share, whatever the state.
+            // Never more than a full bucket of the new share, for any state.
             prop_assert!(second.remaining(state, now) <= second.burst);
             if let Decision::Pass(next) = second.decide(state, now, second.burst) {
                 prop_assert!(next.wrapping_sub(now) <= whole.tolerance);
@@ -197,7 +129,7 @@ mod tests {
         }
         let window = FixedWindow::new(Rate::per_second(10), TickScale::FINEST);
         assert_eq!(window.at_share(Share::NOTHING).decide(7, 7, 1), Decision::Refuse);
-        let rule = Rule::EMPTY.with_token_bucket(bucket);
+        let rule = Rule::EMPTY.with(bucket);
         assert_eq!(rule.at_share(Share::NOTHING).most, 0);
         assert_eq!(rule.at_share(Share::WHOLE), rule);
     }

@@ -1,32 +1,33 @@
-//! The table of sources: who is where, and who may take whose place.
+//! The table of sources: its slots, and which keys may be evicted.
 //!
-//! A state that has decayed is no state: forgetting it changes no verdict. So the table holds only those sources whose
-//! allowance is not whole at this moment, and knows exactly which places are free: those whose time has passed. A flood
-//! of made-up sources, each seen once, occupies (packets a second × emission interval) places and pushes out nobody.
+//! A decayed state equals no state: removing it changes no verdict. So the table only contains sources whose allowance
+//! is not full at this moment, and knows which slots are free: those whose state has decayed. A flood of forged
+//! sources, each seen once, occupies (packets a second × emission interval) slots and evicts no other source.
 //!
-//! The table is an array of sets of slots. A slot has 2, 4 or 8 words: a head, and the states of all limits that count by
-//! the same key. With up to seven limits a slot is one cache line, and a set has four. With one limit, four slots are a
-//! cache line and a set is two neighbouring ones: a key is looked for, and put if there is room, first in the line that
-//! its hash names, so that of a table half full only one key in a hundred finds its set full, where it would be one in
-//! twenty-seven if a set were one line (by the tail of the Poisson distribution). A head is
+//! The table is an array of sets of slots. A slot has 2, 4 or 8 words: a head, and the states of all limits with the
+//! same key. With up to seven limits a slot is one cache line, and a set has four. With one limit, four slots are a
+//! cache line and a set is two neighbouring ones. A key is looked up, and inserted if there is room, first in the line
+//! that its hash selects. In a half-full table only one key in a hundred finds its set full; with sets of one line it
+//! would be one in twenty-seven (by the tail of the Poisson distribution). A head is
 //!
 //! ```text
 //! 63        32 31    30     16 15        8 7         0
 //! hash         lock  group     refused     passed
 //! ```
 //!
-//! where the two counters are modulo 256 (the caller carries them on), and the lock is used in the first head of a set
-//! only. A hash of 0 is a free slot.
+//! where each counter is a [`Tally`], whose full steps the caller adds up, and the lock is only used in the first head
+//! of a set. A hash of 0 is a free slot. With slots of two words, which have one state, `refused` counts its refusals.
+//! In wider slots each state has a separate byte, in a word before the slot's rings, and `refused` stays 0.
 //!
 //! Updates of states are lock-free. Only taking a slot locks the set, by compare-and-swap with a bounded number of
-//! tries, so that two CPUs that meet a new source at once never make two buckets for it.
+//! attempts, so that two CPUs with packets of one new source never create two buckets for it.
 //!
-//! The kernel runs this on a BPF array; user space runs it on its own memory, and its tests on both.
+//! The kernel uses this on a BPF array, user space on its own memory, and the tests on both.
 
 use crate::key::{Hash, Key};
 use crate::time::{Ticks, is_alive};
 
-/// Slots of the set that has the most.
+/// The most slots of a set.
 const MOST_SLOTS: u32 = 8;
 /// Slots of two words in a cache line.
 const LINE: u32 = 4;
@@ -34,86 +35,125 @@ const LINE: u32 = 4;
 pub const WIDEST_SLOT: u32 = 8;
 /// Words of the widest set, and of an element of the kernel's array, which holds one or two sets.
 pub const ELEMENT_WORDS: u32 = 4 * WIDEST_SLOT;
-/// In place of the first word of a slot: there is none.
+/// Replaces the first word of a slot: there is none.
 pub const NO_SLOT: u32 = u32::MAX;
-/// How often a CPU looks again at a set that another one has locked.
+/// How often a CPU retries on a set that another one has locked.
 pub const LOCK_TRIES: u32 = 64;
 
-/// Of each line, the slot that groups of long lives leave to those of short ones, where a table has both.
+/// The slot of each line that groups of long lives leave to those of short ones, if a table has both.
 const KEPT: u32 = 3;
 
-/// Set in the first head of a set while somebody takes a slot of it.
+/// Set in the first head of a set while a CPU takes a slot of it.
 pub const LOCK: u64 = 1 << 31;
-/// What of a head names the key.
+/// The bits of a head that identify the key.
 const TAG: u64 = !(LOCK | 0xffff);
 const GROUP: u64 = 0x7fff_0000;
 const HASH: u64 = 0xffff_ffff << 32;
-/// Groups are numbered below this.
-pub const MAX_GROUPS: u32 = 1 << 15;
 
-/// The counters in a head, and what they are modulo.
+/// The counters in a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotCounter {
     /// Packets of this key that passed.
     Passed,
-    /// Packets of this key that were refused.
+    /// Packets of this key that were refused, or would have been refused; in slots of two words only.
     Refused,
 }
 
-/// One set of the table, shared by CPUs. Its words are numbered from 0.
+/// A byte that counts packets modulo [`Tally::STEP`] in its lower six bits. The upper two are the last count's instant
+/// on a coarse clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Tally(pub u8);
+
+/// The result of a count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Packets in full steps of [`Tally::STEP`], which the caller adds elsewhere.
+    pub carried: u32,
+    /// Packets since the last full step.
+    pub rest: u32,
+    /// The byte has not counted before, or not since the coarse clock has advanced.
+    pub is_due: bool,
+}
+
+impl Tally {
+    /// The number of packets in a full step.
+    pub const STEP: u32 = 64;
+
+    /// Counts packets at an instant of the coarse clock, 0 to 3.
+    #[inline(always)]
+    #[must_use]
+    pub const fn plus(self, packets: u32, instant: u8) -> (Self, Counted) {
+        let sum = (self.0 as u32 & (Self::STEP - 1)).wrapping_add(packets);
+        let rest = sum & (Self::STEP - 1);
+        let next = rest as u8 | (instant & 3) << 6;
+        let is_due = self.0 == 0 || (self.0 ^ next) >> 6 != 0;
+        (Self(next), Counted { carried: sum & !(Self::STEP - 1), rest, is_due })
+    }
+
+    /// The packets since the last full step.
+    #[must_use]
+    pub const fn rest(self) -> u8 {
+        self.0 & (Self::STEP - 1) as u8
+    }
+}
+
+/// A set of the table, shared by CPUs. Word indices start at 0.
 pub trait Set: Copy {
     /// Reads a word.
     fn load(self, word: u32) -> u64;
     /// Writes a word of a slot that the caller has locked.
     fn store(self, word: u32, value: u64);
-    /// Replaces `current` by `new` and returns what was there: `current` if it was replaced. Sequentially consistent.
+    /// Replaces `current` by `new` and returns the previous value: `current` if it was replaced. Sequentially
+    /// consistent.
     fn compare_exchange(self, word: u32, current: u64, new: u64) -> u64;
-    /// Writes a word and returns what was there. Sequentially consistent.
+    /// Writes a word and returns its previous value. Sequentially consistent.
     fn exchange(self, word: u32, value: u64) -> u64;
-    /// Sets bits of a word and returns what was there. Sequentially consistent.
+    /// Sets bits of a word and returns its previous value. Sequentially consistent.
     fn fetch_or(self, word: u32, bits: u64) -> u64;
-    /// Keeps only `bits` of a word. Sequentially consistent.
+    /// Clears all but `bits` of a word. Sequentially consistent.
     fn and(self, word: u32, bits: u64);
-    /// `word` itself, `a` and `b` being equal. In the kernel, the verifier forgets here which slot it is, and need not go on
-    /// with each of them.
+    /// Returns `word`; `a` and `b` are equal. In the kernel, the verifier loses its knowledge of the slot here, so that
+    /// it does not follow each slot separately.
     fn forget(self, word: u32, a: u64, b: u64) -> u32 {
         debug_assert_eq!(a, b, "equal by what the caller has compared");
         word
     }
-    /// Adds to one of the counters of a head without disturbing the rest; two CPUs at once may lose one count.
-    fn count(self, word: u32, counter: SlotCounter) -> u8;
+    /// Adds packets to a counter of a head without changing the rest; of two simultaneous CPUs, one's packets may be
+    /// lost. `instant` is for [`Tally::plus`].
+    fn count(self, word: u32, counter: SlotCounter, packets: u32, instant: u8) -> Counted;
 }
 
-/// How the table is cut into sets and slots.
+/// The division of the table into sets and slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Shape {
-    /// Number of sets that hashes name.
+    /// The number of sets that hashes select.
     pub sets: u32,
     /// Words of a slot: 2, 4 or 8.
     pub slot_words: u32,
-    /// Groups that have cells of their own: more than the highest number of a group.
+    /// The number of groups with cells: more than the highest group number.
     pub groups: u32,
-    /// Cells of each group, at least 1.
+    /// The number of cells of each group, at least 1.
     pub cells: u32,
 }
 
-/// Where a slot or a cell is: a set, and the slot's first word in it.
+/// The location of a slot or a cell: a set, and the slot's first word in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Place {
-    /// The number of the set.
+    /// The index of the set.
     pub set: u32,
     /// First word of the slot.
     pub word: u32,
 }
 
-/// The head of a key's slot, but for counters and lock.
+/// The head of a key's slot without counters and lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct Tag(pub u64);
 
 impl Tag {
-    /// The tag for a key that hashes to `hash`.
+    /// The tag of a key with this hash.
     #[inline(always)]
     #[must_use]
     pub fn new(hash: Hash, key: &Key) -> Self {
@@ -121,33 +161,33 @@ impl Tag {
         Self(hash.0 & HASH | 1 << 32 | u64::from(key.group) << 16 & GROUP)
     }
 
-    /// What of a head names its key.
+    /// The bits of a head that identify its key.
     #[must_use]
     pub const fn of_head(head: u64) -> Self {
         Self(head & TAG)
     }
 
-    /// The group in the head of a slot that is in use, `None` if it is free.
+    /// The group in the head of a slot; `None` if it is free.
     #[must_use]
     pub fn group(head: u64) -> Option<u32> {
         (!Self::is_free(head)).then_some(((head & GROUP) >> 16) as u32)
     }
 
-    /// Whether a head is that of no key.
+    /// Whether a head is that of a free slot.
     #[inline(always)]
     #[must_use]
     pub const fn is_free(head: u64) -> bool {
         head & HASH == 0
     }
 
-    /// In which line of its set the key is looked for first: a bit of the hash that neither the set was chosen by nor every
-    /// tag has.
+    /// The line of its set in which the key is looked up first: a bit of the hash that is neither used for the set nor
+    /// equal in all tags.
     #[inline(always)]
     const fn line(self) -> u32 {
         (self.0 >> 33) as u32 & 1
     }
 
-    /// Whether a head is that of this key.
+    /// Whether this is the head of this key.
     #[inline(always)]
     #[must_use]
     pub fn matches(self, head: u64) -> bool {
@@ -155,30 +195,30 @@ impl Tag {
     }
 }
 
-/// What came of looking for room.
+/// The result of looking for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// How it ended.
+    /// Whether there is a slot, and how it was obtained.
     pub outcome: Claimed,
     /// First word of the slot in the set; [`NO_SLOT`] if there is none.
     pub slot: u32,
 }
 
-/// How a claim ended.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claimed {
     /// A slot that was free, or whose state had decayed. It is locked and belongs to the caller, who writes its states
     /// and publishes it.
     Reserved,
-    /// As `Reserved`, and a key no busier than the new one had to give way.
+    /// Like `Reserved`, but a key that is no busier than the new one was evicted.
     Displaced,
-    /// Another CPU made a slot for this key just now.
+    /// Another CPU has just created a slot for this key.
     Found,
-    /// Every slot of the set is in use by a key that is busier.
+    /// All slots of the set are used by busier keys.
     Full,
-    /// The set stayed locked for longer than a packet can wait.
+    /// The set stayed locked for longer than a packet may wait.
     Contended,
-    /// There is no slot, and the key is counted in its cells; in place of the slot's word is which of them to charge.
+    /// There is no slot, and the key is counted in its cells; the slot's word is the index of the cell to charge.
     Shared,
 }
 
@@ -190,21 +230,28 @@ impl Shape {
         (((hash.0 & 0xffff_ffff) * u64::from(self.sets)) >> 32) as u32
     }
 
-    /// Sets of the whole table.
+    /// The number of sets in the whole table.
     #[must_use]
     pub const fn all_sets(&self) -> u32 {
         // One more for each group: see `latest`.
         self.sets + (self.groups * (self.cells + 1)).div_ceil(self.slots())
     }
 
-    /// Slots of a set.
+    /// Whether each state of a slot has a separate byte for its refusals, in the first word of the slot's rings.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_refusal_words(&self) -> bool {
+        self.slot_words > 2
+    }
+
+    /// The number of slots in a set.
     #[inline(always)]
     #[must_use]
     pub const fn slots(&self) -> u32 {
         if self.slot_words == 2 { MOST_SLOTS } else { 4 }
     }
 
-    /// Where a set lies in an array of elements of [`ELEMENT_WORDS`]: (element, its first word there).
+    /// The location of a set in an array of elements of [`ELEMENT_WORDS`]: (element, its first word there).
     #[inline(always)]
     #[must_use]
     pub const fn element(&self, set: u32) -> (u32, u32) {
@@ -214,8 +261,8 @@ impl Shape {
         }
     }
 
-    /// The nth cell of a key, by its set and tag. The place follows from what the slot tells, so that it can be found for a
-    /// key that gives way.
+    /// The nth cell of a key, by its set and tag. Both are in the slot, so that the cell of an evicted key can be
+    /// found.
     #[inline(always)]
     #[must_use]
     pub fn cell(&self, set: u32, tag: Tag, nth: u32) -> Place {
@@ -228,7 +275,8 @@ impl Shape {
         self.behind_sets(self.region(tag) + 1 + cell)
     }
 
-    /// Where a group's cells begin: a slot whose first state is when the last of them has decayed, at the latest.
+    /// The first word of a group's cells: a slot whose first state is an upper bound for when the last cell has
+    /// decayed.
     #[inline(always)]
     #[must_use]
     pub fn latest(&self, tag: Tag) -> Place {
@@ -254,19 +302,19 @@ impl Shape {
         Place { set: self.sets + (nth >> shift), word: self.slot(nth & (self.slots() - 1)) }
     }
 
-    /// Elements of an array that holds the whole table.
+    /// The number of array elements for the whole table.
     #[must_use]
     pub const fn elements(&self) -> u32 {
         self.element(self.all_sets() - 1).0 + 1
     }
 
-    /// Slots that hashes name: how many keys the table can hold at the most.
+    /// The number of slots that hashes select: the most keys in the table.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.sets as u64 * self.slots() as u64
     }
 
-    /// Slots of the whole table.
+    /// The number of slots in the whole table.
     #[must_use]
     pub const fn all_slots(&self) -> u32 {
         self.all_sets() * self.slots()
@@ -279,14 +327,14 @@ impl Shape {
         nth * self.slot_words
     }
 
-    /// The first word of the nth slot at which a key is looked for.
+    /// The first word of the nth slot in a key's look-up order.
     #[inline(always)]
     fn nth_of(&self, tag: Tag, nth: u32) -> u32 {
         let line = if self.slots() == MOST_SLOTS { tag.line() * LINE } else { 0 };
         self.slot(nth ^ line)
     }
 
-    /// The number of a slot in the table, from that of its set and its first word.
+    /// The index of a slot in the table, by its set's index and its first word.
     #[inline(always)]
     #[must_use]
     pub const fn slot_number(&self, set: u32, slot: u32) -> u32 {
@@ -315,7 +363,7 @@ impl Shape {
         NO_SLOT
     }
 
-    /// When the last state of the slot decays, as ticks ahead of now; 0 if it has.
+    /// When the last state of the slot decays, in ticks ahead of now; 0 if it has.
     #[inline(always)]
     #[must_use]
     pub fn life(&self, set: impl Set, slot: u32, now: Ticks) -> Ticks {
@@ -332,11 +380,11 @@ impl Shape {
     }
 
     /// Locks the set and reserves a slot for `tag`: a free one, else one that has decayed, else that of the same
-    /// group's key with the shortest life, if that is no longer than `newcomer`, the life the new key will have.
-    /// `displaced` is given the head and the first word of a slot whose states have not decayed, before they are
-    /// replaced and after its key can no longer be found.
+    /// group's key with the shortest life, if that is no longer than `newcomer`, the life of the new key. `displaced`
+    /// is called with the head and the first word of an evicted slot before its states are replaced and after its key
+    /// can no longer be found.
     ///
-    /// A reserved slot has to be given back by [`Shape::publish`].
+    /// The caller must release a reserved slot with [`Shape::publish`].
     #[inline(always)]
     #[must_use]
     pub fn claim<S: Set>(
@@ -359,12 +407,12 @@ impl Shape {
         let mut victim = NO_SLOT;
         let mut shortest = newcomer;
         for nth in 0..MOST_SLOTS {
-            // A slot that has decayed cannot be bettered.
+            // No slot is better than a decayed one.
             if nth < self.slots() && (victim == NO_SLOT || shortest > 0) && !(is_confined && nth & 3 == KEPT) {
                 let slot = self.nth_of(tag, nth);
                 let head = set.load(slot);
                 let life = if Tag::is_free(head) { 0 } else { self.life(set, slot, now) };
-                // A decayed slot of anybody; a living one only of our own group, whose lives compare with ours.
+                // A decayed slot of any group; a live one only of the same group, whose lives are comparable.
                 if life == 0 || (life <= shortest && head & GROUP == tag.0 & GROUP) {
                     victim = slot;
                     shortest = life;
@@ -375,7 +423,7 @@ impl Shape {
             set.and(0, !LOCK);
             return Claim { outcome: Claimed::Full, slot: NO_SLOT };
         }
-        // From here on nobody finds the old key; its states are replaced before the new one can be found.
+        // From here on the old key cannot be found; its states are replaced before the new one can be found.
         let head = set.exchange(victim, if victim == 0 { LOCK } else { 0 });
         let outcome = if shortest == 0 { Claimed::Reserved } else { Claimed::Displaced };
         if shortest > 0 {
@@ -389,10 +437,10 @@ impl Shape {
         Claim { outcome, slot: victim }
     }
 
-    /// Lets others find the slot that was reserved for `tag`, whose states the caller has written, and unlocks the set.
+    /// Makes the slot that was reserved for `tag` visible, whose states the caller has written, and unlocks the set.
     #[inline(always)]
     pub fn publish(&self, set: impl Set, slot: u32, tag: Tag) {
-        // Where the slot is the first one, this unlocks the set as well.
+        // If it is the first slot, this unlocks the set as well.
         set.exchange(slot, tag.0);
         if slot != 0 {
             set.and(0, !LOCK);
@@ -407,7 +455,7 @@ pub fn life_of(state: u64, now: Ticks) -> Ticks {
     if is_alive(state, now) { state.wrapping_sub(now) } else { 0 }
 }
 
-/// Counters of the first slot may move under the lock bit, which is why it is set and cleared by itself.
+/// Counters of the first slot may change while the lock is set, so the lock bit is set and cleared separately.
 #[inline(always)]
 fn lock(set: impl Set) -> bool {
     for _ in 0..LOCK_TRIES {

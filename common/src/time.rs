@@ -1,32 +1,33 @@
-//! Time as the limiters see it: ticks of a 64-bit clock that wraps.
+//! The limiters' time: ticks of a 64-bit clock that wraps.
 //!
-//! A tick is 2⁻⁵ ns unless a limit is so slow that its state would not fit (see [`TickScale`]). Fine ticks are what
-//! makes fast limits right: one packet of a limit of a million a second is 1,000 ns, or 32,000 ticks, and rounding its
-//! emission interval up to a whole tick makes the rate at most 0.003 % slower. Finer ones would wrap within the life of a
-//! host that is never restarted.
+//! A tick is 2⁻⁵ ns unless a limit is so slow that its state would not fit (see [`TickScale`]). Fine ticks make fast
+//! limits exact: one packet of a limit of a million a second is 1,000 ns, or 32,000 ticks, and rounding its emission
+//! interval up to a whole tick makes the rate at most 0.003 % slower. Finer ones would wrap within the uptime of a host
+//! that is never restarted.
 
 /// Ticks of the limiters' clock, modulo 2⁶⁴.
 pub type Ticks = u64;
 
-/// How far ahead of now a state may lie and still be a state. Whatever is further ahead is a state from before the
-/// clock last wrapped, long decayed.
+/// The furthest that a live state may be ahead of now. A value that is further ahead is from before the clock last
+/// wrapped, and decayed long ago.
 ///
-/// The clock begins at 0 when the host does. At 2⁻⁵ ns a tick it wraps after 18.2 years, and until a host has run for 13.7
-/// years a state that nobody has touched since, or of memory that is still all zero, is told from a fresh one.
+/// The clock starts at 0 when the host boots. At 2⁻⁵ ns a tick it wraps after 18.2 years. Until a host has run for 13.7
+/// years, an unused or zero state is distinguishable from a fresh one.
 pub const HORIZON: Ticks = 1 << 62;
 
-/// Whether `state`, read as an instant, is still ahead of `now`.
+/// Whether `state`, as an instant, is still ahead of `now`.
 ///
-/// Every word of limiter state is laid out such that, read as an instant, it tells when the state has decayed: from
-/// then on, forgetting it changes no verdict. This one comparison therefore decides for every algorithm whether a
-/// place in the table of sources may be given to somebody else.
+/// Every word of limiter state, read as an instant, is the time at which the state has decayed: from then on, removing
+/// it changes no verdict. So for every algorithm this one comparison decides whether a place in the table of sources
+/// may be reused.
 #[inline(always)]
 pub fn is_alive(state: u64, now: Ticks) -> bool {
-    // 1..HORIZON ahead; a state that is exactly now has decayed.
+    // 1..HORIZON ahead; a state equal to now has decayed.
     state.wrapping_sub(now).wrapping_sub(1) < HORIZON - 1
 }
 
-/// How nanoseconds become ticks: one shift, the same for every limit of a policy, so that any two states compare.
+/// The conversion of nanoseconds to ticks: one shift, the same for all limits of a policy, so that any two states are
+/// comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct TickScale {
@@ -40,8 +41,8 @@ impl TickScale {
     /// 2⁻⁵ ns a tick, the finest.
     pub const FINEST: Self = Self { left: 5, right: 0 };
 
-    /// The finest scale on which a state that lives for `nanoseconds` at the most stays below half the [`HORIZON`],
-    /// so that adding one charge to it cannot reach the horizon.
+    /// The finest scale on which a state with a life of at most `nanoseconds` stays below half the [`HORIZON`], so that
+    /// one more charge cannot reach the horizon.
     #[must_use]
     pub const fn for_longest_life(nanoseconds: u128) -> Self {
         let mut left = Self::FINEST.left;
@@ -55,11 +56,18 @@ impl TickScale {
         Self { left, right }
     }
 
-    /// The tick that holds the instant `nanoseconds`.
+    /// The tick that contains the instant `nanoseconds`.
     #[inline(always)]
     #[must_use]
     pub fn ticks(self, nanoseconds: u64) -> Ticks {
         (nanoseconds << (self.left & 63)) >> (self.right & 63)
+    }
+
+    /// The instant by a clock that counts 2³¹ ns, some 2.1 s, modulo 4: to tell that time has passed.
+    #[inline(always)]
+    #[must_use]
+    pub const fn coarse(self, ticks: Ticks) -> u8 {
+        (ticks >> ((31 + self.left - self.right) & 63) & 3) as u8
     }
 
     /// A span of ticks in whole nanoseconds, rounded down; for spans below 2⁶⁴ ns.

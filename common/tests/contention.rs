@@ -1,31 +1,17 @@
 //! More threads than CPUs on one key, preempted between reading a state and changing it.
 
-mod memory;
-
 use std::sync::Barrier;
 
-use common::limiter::token_bucket::Costs;
-use common::limiter::{FixedWindow, LeakyBucket, Rate, SlidingWindow, TokenBucket};
-use common::rule::{Rule, RuleSpan, Size, Subject};
+use common::limiter::{Rate, SlidingLog};
+use common::rule::{RuleSpan, Size, Subject};
 use common::throttle::{Outcome, TableEvent, Verdict, judge};
 use common::time::TickScale;
-use memory::Memory;
+use testbed::memory::{MASKS, Memory, of_every_algorithm};
 
 const THREADS: u64 = 16;
 const PACKETS: u64 = 60;
 const ROUNDS: usize = 10;
 const SCALE: TickScale = TickScale::FINEST;
-const MASKS: Rule = Rule { mask_hi: u64::MAX, mask_lo: u64::MAX, mask_ipv4: u32::MAX, ..Rule::EMPTY };
-
-/// Every algorithm with states of one or two words.
-fn of_every_algorithm(rate: Rate) -> [(&'static str, Rule, u32); 4] {
-    [
-        ("token-bucket", MASKS.with_token_bucket(TokenBucket::new(rate, rate.count, Costs::Single, SCALE)), 0),
-        ("leaky-bucket", MASKS.with_leaky_bucket(LeakyBucket::new(rate, rate.count, Costs::Single, SCALE)), 0),
-        ("fixed-window", MASKS.with_fixed_window(FixedWindow::new(rate, SCALE)), 0),
-        ("sliding-window", MASKS.with_sliding_window(SlidingWindow::new(rate, SCALE)), 0),
-    ]
-}
 
 /// All threads' packets at once, with the clock at a standstill: (passed, refused).
 fn hammer(memory: &Memory) -> (u64, u64) {
@@ -65,8 +51,8 @@ fn sixteen_threads_on_one_key_refuse_nothing_that_conforms_in_silence() {
                 assert!(passed <= conform, "{name}: {passed} of {conform} passed");
                 assert!(passed + contended >= conform, "{name}: {passed} passed, {contended} contended of {conform}");
                 assert_eq!(
-                    (memory.counted(Outcome::Passed), memory.counted(Outcome::Throttled)),
-                    (passed, refused),
+                    [Outcome::Passed, Outcome::Throttled, Outcome::Contended].map(|outcome| memory.counted(outcome)),
+                    [passed, refused, contended],
                     "{name}"
                 );
                 if conform == all {
@@ -77,21 +63,61 @@ fn sixteen_threads_on_one_key_refuse_nothing_that_conforms_in_silence() {
     }
 }
 
-/// The same with two rules on the key: what the second loses is given back to the first.
+/// The same with several rules on the key: what a later rule loses is given back to those before it.
+///
+/// A packet is refused for one of two reasons. It lost a race, under one rule, where it is counted: then the rules before
+/// that one had charged it, and a charge may stay until it decays (a log's place behind its head, a bucket's charge whose
+/// refund lost [`common::limiter::CHARGE_TRIES`] races). Or a rule of N held N charges at that instant: of packets that
+/// passed, and of packets that lost a race under a later rule. Each contended packet charges each rule once at the most, so
+/// N <= passed + contended then. Hence passed + contended >= min(N, all) for any number of rules; and if N >= all, no rule
+/// is ever full, and every refusal is contended.
 #[test]
-fn sixteen_threads_under_two_rules_refuse_nothing_that_conforms_in_silence() {
+fn sixteen_threads_under_several_rules_refuse_nothing_that_conforms_in_silence() {
     let all = THREADS * PACKETS;
     for delay_one_in in [0, 1, 3].repeat(ROUNDS) {
-        for (name, mut first, ring) in of_every_algorithm(Rate::per_second(1_000)) {
-            let mut second = of_every_algorithm(Rate::per_second(1_000))[0].1;
-            (first.position, first.opens_key, first.closes_key) = (1, 1, 0);
-            (second.position, second.opens_key, second.closes_key) = (3, 0, 1);
-            let mut memory = Memory::new(vec![first, second], 16, 4, ring);
-            memory.delay_one_in = delay_one_in;
-            let (passed, refused) = hammer(&memory);
-            let contended = memory.noted(TableEvent::Contended);
-            println!("{name} and a bucket, one in {delay_one_in}: {passed} passed, {contended} contended");
-            assert_eq!((passed + refused, refused), (all, contended), "{name}");
+        for limit in [100, 1_000] {
+            for (name, mut first, ring) in of_every_algorithm(Rate::per_second(limit)) {
+                let [mut second, mut third] = [of_every_algorithm(Rate::per_second(1_000))[0].1; 2];
+                (first.position, first.opens_key, first.closes_key) = (1, 1, 0);
+                (second.position, second.opens_key, second.closes_key) = (3, 0, 0);
+                (third.position, third.opens_key, third.closes_key) = (4, 0, 1);
+                let mut memory = Memory::new(vec![first, second, third], 16, 8, ring);
+                memory.delay_one_in = delay_one_in;
+                let (passed, refused) = hammer(&memory);
+                let contended = memory.noted(TableEvent::Contended);
+                println!(
+                    "{name}, {limit}, and two buckets, one in {delay_one_in}: {passed} passed, {contended} contended"
+                );
+                assert_eq!(
+                    [Outcome::Passed, Outcome::Throttled, Outcome::Contended].map(|outcome| memory.counted(outcome)),
+                    [passed, refused, contended],
+                    "{name}"
+                );
+                let conform = limit.min(all);
+                assert!(passed <= conform, "{name}: {passed} of {conform} passed");
+                assert!(passed + contended >= conform, "{name}: {passed} passed, {contended} contended of {conform}");
+                if conform == all {
+                    assert_eq!(refused, contended, "{name}: every refusal has its reason");
+                }
+            }
         }
+    }
+}
+
+/// A CPU that is preempted between reading the head of a log and the place it names, while another takes that place.
+#[test]
+fn a_place_that_another_cpu_took_meanwhile_refuses_nothing() {
+    let log = SlidingLog::new(Rate::per_second(1_000), SCALE);
+    for rules in [1, 2] {
+        let mut rule = MASKS.with(log);
+        (rule.position, rule.opens_key, rule.closes_key) = (1, 1, u8::from(rules == 1));
+        let mut bucket = of_every_algorithm(Rate::per_second(1_000))[0].1;
+        (bucket.position, bucket.opens_key, bucket.closes_key) = (3, 0, 1);
+        let mut memory = Memory::new([rule, bucket][..rules].to_vec(), 16, 4, log.most);
+        memory.delay_loads_one_in = 2;
+        let (passed, refused) = hammer(&memory);
+        let contended = memory.noted(TableEvent::Contended);
+        println!("{rules} rules: {passed} passed, {refused} refused, {contended} contended");
+        assert_eq!(refused, contended, "{rules} rules: {passed} passed");
     }
 }

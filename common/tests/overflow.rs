@@ -1,18 +1,14 @@
 //! A table that is full of live state, of any mix: what greedy new sources get, and what polite ones lose.
 
-mod memory;
-
-use common::limiter::token_bucket::Costs;
-use common::limiter::{FixedWindow, Rate, SlidingLog, SlidingWindow, TokenBucket};
-use common::rule::{Moves, OnFull, Rule, RuleSpan, Size, Subject};
+use common::limiter::{Costs, FixedWindow, Moves, Rate, SlidingLog, SlidingWindow, TokenBucket};
+use common::rule::{OnFull, Rule, RuleSpan, Size, Subject};
 use common::throttle::{Verdict, judge};
 use common::time::TickScale;
-use memory::Memory;
 use std::sync::atomic::Ordering::SeqCst;
+use testbed::memory::{MASKS, Memory};
 
 const SCALE: TickScale = TickScale::FINEST;
 const SECOND: u64 = 1_000_000_000;
-const MASKS: Rule = Rule { mask_hi: u64::MAX, mask_lo: u64::MAX, mask_ipv4: u32::MAX, ..Rule::EMPTY };
 /// A table for a thousand sources, as the agent cuts it.
 const SETS: u32 = 219;
 const CELLS: u32 = 1 << 18;
@@ -25,7 +21,7 @@ fn rate(count: u64, seconds: u64) -> Rate {
 
 fn bucket(rate: Rate, burst: u64) -> Rule {
     let bucket = TokenBucket::new(rate, burst, Costs::Single, SCALE);
-    MASKS.with_token_bucket(bucket).when_full(OnFull::Share, Moves::Anywhere, false)
+    MASKS.with(bucket).when_full(OnFull::Share, Moves::Anywhere, false)
 }
 
 fn source(number: u32) -> Subject {
@@ -142,9 +138,9 @@ fn a_full_table_of_a_bucket_of_a_month_keeps_its_limit_and_the_polite() {
 fn a_full_table_of_windows_and_logs_keeps_its_limits_and_the_polite() {
     let limit = rate(12, 60);
     for (name, rule, moves, ring, sources) in [
-        ("fixed window", MASKS.with_fixed_window(FixedWindow::new(limit, SCALE)), Moves::Nowhere, 0, 3_000),
-        ("sliding window", MASKS.with_sliding_window(SlidingWindow::new(limit, SCALE)), Moves::Inherit, 0, 4_000),
-        ("sliding log", MASKS.with_sliding_log(SlidingLog::new(limit, SCALE)), Moves::Nowhere, 12, 3_000),
+        ("fixed window", MASKS.with(FixedWindow::new(limit, SCALE)), Moves::Nowhere, 0, 3_000),
+        ("sliding window", MASKS.with(SlidingWindow::new(limit, SCALE)), Moves::Inherit, 0, 4_000),
+        ("sliding log", MASKS.with(SlidingLog::new(limit, SCALE)), Moves::Nowhere, 12, 3_000),
     ] {
         let rule = rule.when_full(OnFull::Share, moves, false);
         for each in [1, 6, 12] {

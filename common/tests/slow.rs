@@ -1,7 +1,6 @@
 //! Rates by the week and by the month: as exact as those by the second.
 
-use common::limiter::token_bucket::Costs;
-use common::limiter::{Decision, FixedWindow, Rate, SlidingWindow, TokenBucket};
+use common::limiter::{Costs, Decision, FixedWindow, Rate, SlidingWindow, TokenBucket};
 use common::time::TickScale;
 
 const DAY: u64 = 86_400 * 1_000_000_000;

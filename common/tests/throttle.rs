@@ -1,33 +1,18 @@
 //! Packets through the table and all their rules, in memory: alone against a model, and on two threads at once.
 
-mod memory;
-
-use common::limiter::token_bucket::Costs;
-use common::limiter::{FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+use common::limiter::{Costs, LeakyBucket, Rate, TokenBucket};
 use common::rule::{Action, Cost, Enforcement, OnFull, Rule, RuleSpan, Size, Subject};
 use common::throttle::{Outcome, Passage, TableEvent, Verdict, judge};
 use common::time::TickScale;
-use memory::Memory;
 use proptest::prelude::*;
 use std::sync::Barrier;
 use std::sync::atomic::Ordering::SeqCst;
+use testbed::memory::{MASKS, Memory, of_every_algorithm};
 
 const SCALE: TickScale = TickScale::FINEST;
-const MASKS: Rule = Rule { mask_hi: u64::MAX, mask_lo: u64::MAX, mask_ipv4: u32::MAX, ..Rule::EMPTY };
 
 fn token_bucket(per_second: u64, burst: u64) -> Rule {
-    MASKS.with_token_bucket(TokenBucket::new(Rate::per_second(per_second), burst, Costs::Single, SCALE))
-}
-
-fn of_every_algorithm(rate: Rate) -> [(&'static str, Rule, u32); 5] {
-    let ring = rate.count as u32;
-    [
-        ("token-bucket", MASKS.with_token_bucket(TokenBucket::new(rate, rate.count, Costs::Single, SCALE)), 0),
-        ("leaky-bucket", MASKS.with_leaky_bucket(LeakyBucket::new(rate, rate.count, Costs::Single, SCALE)), 0),
-        ("fixed-window", MASKS.with_fixed_window(FixedWindow::new(rate, SCALE)), 0),
-        ("sliding-window", MASKS.with_sliding_window(SlidingWindow::new(rate, SCALE)), 0),
-        ("sliding-log", MASKS.with_sliding_log(SlidingLog::new(rate, SCALE)), ring),
-    ]
+    MASKS.with(TokenBucket::new(Rate::per_second(per_second), burst, Costs::Single, SCALE))
 }
 
 fn source(number: u32) -> Subject {
@@ -170,7 +155,7 @@ fn a_limit_that_marks_refuses_nothing_and_charges_only_what_conforms() {
 #[test]
 fn a_limit_that_shapes_spaces_packets_and_refuses_what_the_queue_does_not_hold() {
     for count in [1, 2] {
-        let mut rules = vec![MASKS.with_leaky_bucket(LeakyBucket::new(Rate::per_second(10), 5, Costs::Single, SCALE))];
+        let mut rules = vec![MASKS.with(LeakyBucket::new(Rate::per_second(10), 5, Costs::Single, SCALE))];
         rules.resize(count, token_bucket(1_000, 1_000));
         rules[0].action = Action::Shape as u8;
         in_one_slot(&mut rules);

@@ -1,16 +1,17 @@
-//! Turns a refused packet into the answer to it.
+//! Replies to refused packets.
 
 use common::own::{Own, OwnKey};
 use common::packet::reply::Reply;
 use common::packet::{Address, Depth, Direction, Link, parse};
+use common::throttle::Host;
 
-use crate::context::Frame;
-use crate::essential::take;
+use crate::context::Writable;
 use crate::maps::{ANSWERS, OWN, REPLY, setting};
+use crate::throttle::{Kernel, MapCell};
 
-/// Makes the frame the answer to itself; `false` if there is none, or there have been enough of them.
+/// Turns the frame into its reply; `false` if there is none, or the limit on replies is reached.
 #[inline(always)]
-pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
+pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
     let Ok(packet) = parse(frame, link, Depth::Ports) else { return false };
     let direction = if setting!(is_egress) != 0 { Direction::Egress } else { Direction::Ingress };
     let own = packet.own(direction);
@@ -20,20 +21,20 @@ pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
     }
     let mut addresses = [0; 3];
     if link == Link::Ethernet {
-        // The last one first: if that is there, all are.
+        // The last one first: if it is readable, all are.
         let Some(c) = frame.u32(8) else { return false };
         let Some(b) = frame.u32(4) else { return false };
         let Some(a) = frame.u32(0) else { return false };
-        // What was sent to another device, or to many, is not answered.
+        // Packets to another device, or to several, get no reply.
         let hardware = u64::from(a) | u64::from(b & 0xffff) << 32;
         if direction == Direction::Ingress && weir_own_device(hardware) == 0 {
             return false;
         }
-        // Destination and source, six bytes each, change places.
+        // Swaps destination and source, six bytes each.
         addresses = [b >> 16 | c << 16, c >> 16 | a << 16, a >> 16 | b << 16];
     }
     let Some(reply) = REPLY.get_ptr_mut(0) else { return false };
-    // SAFETY: a map's value, of this CPU only.
+    // SAFETY: a map value that only this CPU uses.
     let reply = unsafe { &mut *reply };
     *reply = Reply::EMPTY;
     let words = reply.answer(frame, &packet);
@@ -46,10 +47,10 @@ pub fn answer(frame: &mut impl Frame, link: Link) -> bool {
         && frame.put_reply(network, reply, words)
 }
 
-// Nobody is answered in another host's name. Global functions of numbers, so that they are verified once.
+// No replies in another host's name. Global functions of numbers, so that they are verified once.
 
-/// Whether this host may reply in the name of an address. Where a tag may be lost, `headers` is the length of the link header
-/// and tags: an address on a VLAN device needs a tag.
+/// Whether this host may reply from an address. Where a tag may be lost, `headers` is the length of the link header and
+/// tags: an address on a VLAN device needs a tag.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_own_address(hi: u64, lo: u64, headers: u32) -> u32 {
@@ -59,14 +60,14 @@ extern "C" fn weir_own_address(hi: u64, lo: u64, headers: u32) -> u32 {
     u32::from(own == Own::Plain as u32 || own == Own::Tagged as u32 && headers != UNTAGGED)
 }
 
-/// Whether a hardware address is one of this host's devices'.
+/// Whether a device of this host has the hardware address.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_own_device(hardware: u64) -> u32 {
     look_up(OwnKey::of_hardware(hardware))
 }
 
-/// What the map says of an address; 0 if nothing.
+/// The map's value for an address; 0 if there is none.
 #[inline(always)]
 fn look_up(key: OwnKey) -> u32 {
     // SAFETY: only the agent writes the map, and replaces whole values of four bytes.
@@ -75,5 +76,5 @@ fn look_up(key: OwnKey) -> u32 {
 
 #[inline(always)]
 fn may_answer() -> bool {
-    ANSWERS.get_ptr_mut(0).is_some_and(|state| take(state, &setting!(answers)))
+    ANSWERS.get_ptr_mut(0).is_some_and(|state| setting!(answers).take(MapCell(state), Kernel.now()))
 }

@@ -1,12 +1,12 @@
 //! Read-modify-write on map memory.
 //!
-//! `core::sync::atomic` has none of these on the BPF target, which declares no compare-and-swap; the intrinsics compile
-//! to the instructions of `-Ctarget-cpu=v3`. Sequentially consistent only: a relaxed exchange whose result is used
-//! compiles to an instruction that returns something else.
+//! `core::sync::atomic` lacks these on the BPF target, which declares no compare-and-swap; the intrinsics compile to
+//! the instructions of `-Ctarget-cpu=v3`. Only sequentially consistent: a relaxed exchange whose result is used
+//! compiles to an instruction with another result.
 
 use core::intrinsics::{AtomicOrdering::SeqCst, atomic_and, atomic_cxchg, atomic_or, atomic_xadd, atomic_xchg};
 
-/// Replaces `current` by `new` and returns what was there.
+/// Replaces `current` by `new` and returns the previous value.
 ///
 /// # Safety
 ///
@@ -17,7 +17,7 @@ pub unsafe fn compare_exchange(word: *mut u64, current: u64, new: u64) -> u64 {
     unsafe { atomic_cxchg::<u64, { SeqCst }, { SeqCst }>(word, current, new).0 }
 }
 
-/// Writes `value` and returns what was there.
+/// Writes `value` and returns the previous value.
 ///
 /// # Safety
 ///
@@ -28,7 +28,7 @@ pub unsafe fn exchange(word: *mut u64, value: u64) -> u64 {
     unsafe { atomic_xchg::<u64, { SeqCst }>(word, value) }
 }
 
-/// Sets `bits` and returns what was there.
+/// Sets `bits` and returns the previous value.
 ///
 /// # Safety
 ///
@@ -39,7 +39,7 @@ pub unsafe fn fetch_or(word: *mut u64, bits: u64) -> u64 {
     unsafe { atomic_or::<u64, u64, { SeqCst }>(word, bits) }
 }
 
-/// Keeps only `bits`.
+/// Clears all but `bits`.
 ///
 /// # Safety
 ///

@@ -5,14 +5,16 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
-use common::counters::{Counters, Sighted, TableCounters};
+use common::counters::{Counters, SampleQuota, Sighted, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
 use common::key::Key;
 use common::own::OwnKey;
+use common::packet::Direction;
 use common::packet::reply::Reply;
 use common::prefix::Line;
 use common::rule::Rule;
+use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
 use common::table::ELEMENT_WORDS;
 use common::throttle::Hearing;
@@ -25,25 +27,34 @@ const POLICY: usize = (BPF_F_MMAPABLE | BPF_F_RDONLY_PROG) as usize;
 #[unsafe(no_mangle)]
 pub static SETTINGS: Global<Settings> = Global::new(Settings::NONE);
 
-/// Policy: the rules, rows of one span side by side. Only the agent writes it; it does so in place, a word at a time,
-/// when this host's share of a limit changes, and the kernel maps nothing writable that is read-only to programs.
+/// Policy: the rules, rows of one span side by side. Only the agent writes it. It does so in place, word by word, when
+/// this host's share of a limit changes; the kernel maps no memory as writable that is read-only for programs.
 #[btf_map]
 pub static RULES: Array<Rule, 1, SHARED> = Array::new();
 
-/// Policy: what packets on a local port are held to.
+/// Policy: the spans of local ports.
 #[btf_map]
 pub static PORTS: Array<PortSpans, 1, POLICY> = Array::new();
 
-/// Policy: the class of a prefix, and whether it is never limited: trees, whose roots are in the settings. Only the agent writes it,
-/// once, through shared memory, which the kernel does not grant for what is read-only to programs.
+/// Policy: the spans for certain sources and interfaces.
+#[btf_map]
+pub static SCOPES: Array<ScopeSpans, 1, POLICY> = Array::new();
+
+/// The numbers of interfaces for those limits, by index. Only the agent writes it: before a program is attached to the
+/// interface, and when its name changes.
+#[btf_map]
+pub static INTERFACES: HashMap<u32, u32, 1> = HashMap::new();
+
+/// Policy: the classes and exemptions of prefixes, as trees whose roots are in the settings. Only the agent writes it,
+/// once, through shared memory, which the kernel does not allow for maps that are read-only for programs.
 #[btf_map]
 pub static PREFIXES: Array<Line, 1, SHARED> = Array::new();
 
-/// Policy: how packets are marked, by the row of the rule that marks them.
+/// Policy: the marks, by the row of the rule that marks.
 #[btf_map]
 pub static MARKS: Array<Mark, 1, POLICY> = Array::new();
 
-/// What is banned. Only the agent writes it, and it outlives every policy.
+/// The bans. Only the agent writes it, and it outlives every policy.
 #[btf_map]
 pub static BANS: LpmTrie<[u8; 16], Ban, 1> = LpmTrie::new();
 
@@ -51,47 +62,51 @@ pub static BANS: LpmTrie<[u8; 16], Ban, 1> = LpmTrie::new();
 #[btf_map]
 pub static SOURCES: Array<[u64; ELEMENT_WORDS as usize], 1, SHARED> = Array::new();
 
-/// The rings of sliding logs, as many words for each slot of the table as the policy needs.
+/// The rings of sliding logs, with the policy's number of words for each slot of the table.
 #[btf_map]
 pub static RINGS: Array<u64, 1, SHARED> = Array::new();
 
-/// What is counted of rules, and of packets that come to none.
+/// The counters of rules, and of packets without any rule.
 #[btf_map]
 pub static COUNTERS: PerCpuArray<Counters, 1> = PerCpuArray::new();
 
-/// What befell the table of sources.
+/// The counters of events in the table of sources.
 #[btf_map]
 pub static TABLE_COUNTERS: PerCpuArray<TableCounters, 1> = PerCpuArray::new();
 
-/// The busiest and the refused, for people to look at; no verdict depends on it.
+/// Samples of the busiest and of refused keys, for display; no verdict depends on them.
 #[btf_map]
 pub static SIGHTINGS: LruHashMap<Key, Sighted, 1> = LruHashMap::new();
 
-/// Who was refused, sampled; for the agent to tell.
+/// The recent samples of this CPU.
+#[btf_map]
+pub static SAMPLE_QUOTA: PerCpuArray<SampleQuota, 1> = PerCpuArray::new();
+
+/// Events of refused sources, for the agent.
 #[btf_map]
 pub static EVENTS: RingBuf<Event, 4096> = RingBuf::new();
 
-/// Those there was no room for.
+/// Events that found no room.
 #[btf_map]
 pub static EVENTS_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 
-/// What the agent changes while the program runs.
+/// Settings that the agent changes while the program runs.
 #[btf_map]
 pub static RUNTIME: Array<Runtime, 1, POLICY> = Array::new();
 
-/// A packet with several rules, while it is judged.
+/// The working state of a packet with several rules.
 #[btf_map]
 pub static HEARING: PerCpuArray<Hearing, 1> = PerCpuArray::new();
 
-/// An answer, while it is written: kept off the stack.
+/// A reply under construction, outside of the stack.
 #[btf_map]
 pub static REPLY: PerCpuArray<Reply, 1> = PerCpuArray::new();
 
-/// The state of the bucket that all answers share.
+/// The state of the bucket that all replies share.
 #[btf_map]
 pub static ANSWERS: Array<u64, 1> = Array::new();
 
-/// The states of the buckets for what limits per source do not apply to.
+/// The states of the buckets for traffic to which limits per source do not apply.
 #[btf_map]
 pub static ESSENTIAL: Array<u64, { ESSENTIAL_BUCKETS as usize }> = Array::new();
 
@@ -99,15 +114,15 @@ pub static ESSENTIAL: Array<u64, { ESSENTIAL_BUCKETS as usize }> = Array::new();
 #[btf_map]
 pub static OWN: HashMap<OwnKey, u32, 1> = HashMap::new();
 
-/// What table this is: for the agent that comes after this one.
+/// The identity of this table, for the next agent.
 #[btf_map]
 pub static TABLE: Array<TableIdentity, 1> = Array::new();
 
-/// What is where in the table of sources, as text: for the agent that comes after this one. No program reads it.
+/// The layout of the table of sources as text, for the next agent. No program reads it.
 #[btf_map]
 pub static LAYOUT: Array<[u8; 4096], 1> = Array::new();
 
-/// Where one field of the settings is.
+/// The address of a field of the settings.
 macro_rules! setting_at {
     ($($field:tt)+) => {
         // SAFETY: the static is initialised.
@@ -116,7 +131,7 @@ macro_rules! setting_at {
 }
 pub(crate) use setting_at;
 
-/// Reads one field of the settings: a constant to the verifier.
+/// Reads a field of the settings: a constant for the verifier.
 macro_rules! setting {
     ($($field:tt)+) => {{
         let at = $crate::maps::setting_at!($($field)+);
@@ -125,3 +140,9 @@ macro_rules! setting {
     }};
 }
 pub(crate) use setting;
+
+/// The direction of packets in traffic control; in XDP always ingress, which gives the verifier less to track.
+#[inline(always)]
+pub fn direction() -> Direction {
+    if setting!(is_egress) != 0 { Direction::Egress } else { Direction::Ingress }
+}

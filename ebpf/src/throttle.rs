@@ -1,20 +1,22 @@
-//! The maps as the limiters see them. What is decided is decided in `common`.
+//! The maps as the limiters' host. All decisions are in `common`.
 
 use core::arch::asm;
 use core::ops::{Deref, DerefMut};
 
-use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
-use common::key::{HashSeed, Key};
-use common::rule::{Algorithm, Moves, Rule, Size};
-use common::table::{Claim, Claimed, ELEMENT_WORDS, NO_SLOT, Set, Shape, SlotCounter, Tag};
-use common::throttle::{self, Cell, Hearing, Host, Outcome, Ruling, Sighting, TableEvent};
-use common::time::{TickScale, Ticks, is_alive};
+use common::key::HashSeed;
+use common::limiter::{Algorithm, Moves};
+use common::rule::{Rule, Size};
+use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, NO_SLOT, Set, Shape, SlotCounter, Tag, Tally};
+use common::throttle::{self, Cell, FullTable, Hearing, Host, Outcome, Ruling, Sighting, Steps, TableEvent};
+use common::time::{Ticks, is_alive};
 
 use crate::atomics;
+use crate::clock;
 use crate::maps::{COUNTERS, HEARING, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting};
-use crate::sight::{foresee, sight};
+use crate::sight::{may_sample, sight};
+use crate::trace;
 
-/// A set of [`SOURCES`]: an element of the map and where in it the set begins.
+/// A set of [`SOURCES`]: an element of the map, and the offset of the set in it.
 #[derive(Clone, Copy)]
 pub struct MapSet {
     element: *mut [u64; ELEMENT_WORDS as usize],
@@ -25,8 +27,8 @@ impl MapSet {
     #[inline(always)]
     fn word(self, word: u32) -> *mut u64 {
         let mut word = u64::from(self.first + word);
-        // SAFETY: an element has as many words as the mask leaves. It is written out, since Linux 6.1 has no bounds for the
-        // "or" of two numbers that makes the compiler think it needless.
+        // SAFETY: the mask is within the element's number of words. In assembly, since the compiler would remove it,
+        // but Linux 6.1 computes no bounds for the "or" of two numbers.
         unsafe {
             asm!("{0} &= {1}", inout(reg) word, const ELEMENT_WORDS - 1, options(pure, nomem, nostack));
             self.element.cast::<u64>().add(word as usize)
@@ -74,7 +76,7 @@ impl Set for MapSet {
     #[inline(always)]
     fn forget(self, word: u32, a: u64, b: u64) -> u32 {
         let mut word = u64::from(word);
-        // SAFETY: arithmetic on registers. It is written out, since the compiler knows as well as we do what it comes to.
+        // SAFETY: arithmetic on registers. In assembly, since the compiler would compute the result.
         unsafe {
             asm!("{0} ^= {1}", "{0} ^= {2}", inout(reg) word, in(reg) a, in(reg) b, options(pure, nomem, nostack));
         }
@@ -82,25 +84,33 @@ impl Set for MapSet {
     }
 
     #[inline(always)]
-    fn count(self, word: u32, counter: SlotCounter) -> u8 {
+    fn count(self, word: u32, counter: SlotCounter, packets: u32, instant: u8) -> Counted {
         let byte = match counter {
             SlotCounter::Passed => 0,
             SlotCounter::Refused => 1,
         };
-        // SAFETY: the lowest bytes of a head on this little-endian target; a byte is written by itself, so that the
-        // rest of the head is never touched.
-        unsafe {
-            let counter = self.word(word).cast::<u8>().add(byte);
-            let count = counter.read_volatile().wrapping_add(1);
-            counter.write_volatile(count);
-            count
-        }
+        // SAFETY: one of the lowest bytes of a head on this little-endian target.
+        unsafe { count_byte(self.word(word).cast::<u8>().add(byte), packets, instant) }
     }
 }
 
-/// A word of [`RINGS`].
+/// Adds to a tally. The byte is written separately, so that the rest of its word is unchanged.
+///
+/// # Safety
+///
+/// The byte is in a map's value.
+#[inline(always)]
+unsafe fn count_byte(byte: *mut u8, packets: u32, instant: u8) -> Counted {
+    // SAFETY: as the caller promises; volatile since other CPUs write it.
+    let (tally, counted) = Tally(unsafe { byte.read_volatile() }).plus(packets, instant);
+    // SAFETY: as before.
+    unsafe { byte.write_volatile(tally.0) };
+    counted
+}
+
+/// A word of a map.
 #[derive(Clone, Copy)]
-pub struct MapCell(*mut u64);
+pub struct MapCell(pub *mut u64);
 
 impl Cell for MapCell {
     #[inline(always)]
@@ -114,6 +124,18 @@ impl Cell for MapCell {
         // SAFETY: a map's value.
         unsafe { atomics::compare_exchange(self.0, current, new) }
     }
+
+    #[inline(always)]
+    fn store(self, value: u64) {
+        // SAFETY: a map's value.
+        unsafe { self.0.write_volatile(value) };
+    }
+
+    #[inline(always)]
+    fn count(self, byte: u32, packets: u32, instant: u8) -> Counted {
+        // SAFETY: one of the eight bytes of a map's value.
+        unsafe { count_byte(self.0.cast::<u8>().add(byte as usize & 7), packets, instant) }
+    }
 }
 
 /// This CPU's [`HEARING`]: a program is not interrupted by another run of itself on the same CPU.
@@ -124,7 +146,7 @@ impl Deref for CpuHearing {
 
     #[inline(always)]
     fn deref(&self) -> &Hearing {
-        // SAFETY: a map's value, of this CPU only.
+        // SAFETY: a map value that only this CPU uses.
         unsafe { &*self.0 }
     }
 }
@@ -140,31 +162,9 @@ impl DerefMut for CpuHearing {
 /// The kernel.
 pub struct Kernel;
 
-impl Kernel {
-    #[inline(always)]
-    pub fn nanoseconds() -> u64 {
-        if setting!(given_clock) != 0 {
-            return RUNTIME.get(0).map_or(0, |runtime| runtime.nanoseconds);
-        }
-        // SAFETY: a helper without arguments.
-        unsafe { bpf_ktime_get_ns() }
-    }
-
-    #[inline(always)]
-    pub fn scale() -> TickScale {
-        TickScale { left: setting!(scale.left), right: setting!(scale.right) }
-    }
-
-    #[inline(always)]
-    pub fn ticks(nanoseconds: u64) -> Ticks {
-        Self::scale().ticks(nanoseconds)
-    }
-}
-
 impl Host for Kernel {
     type Set = MapSet;
     type Cell = MapCell;
-    type Hearing = CpuHearing;
 
     #[inline(always)]
     fn rule(&self, index: u32) -> Option<&Rule> {
@@ -184,7 +184,7 @@ impl Host for Kernel {
 
     #[inline(always)]
     fn now(&self) -> Ticks {
-        Self::ticks(Self::nanoseconds())
+        clock::ticks(clock::nanoseconds())
     }
 
     #[inline(always)]
@@ -227,11 +227,12 @@ impl Host for Kernel {
     #[inline(always)]
     fn has_room(&self, now: Ticks) -> bool {
         setting!(elastic_in_use) != 0
-            && RUNTIME.get(0).is_some_and(|runtime| is_alive(Self::ticks(runtime.room_until), now))
+            && RUNTIME.get(0).is_some_and(|runtime| is_alive(clock::ticks(runtime.room_until), now))
     }
 
     #[inline(always)]
     fn count(&self, counter: u32, outcome: Outcome, size: Size) {
+        trace::count(counter, outcome, size);
         if let Some(counters) = COUNTERS.get_ptr_mut(counter) {
             // SAFETY: this CPU's own value.
             let traffic = unsafe { (*counters).of(outcome) };
@@ -242,11 +243,43 @@ impl Host for Kernel {
 
     #[inline(always)]
     fn note(&self, event: TableEvent) {
+        trace::note(event);
         if let Some(counters) = TABLE_COUNTERS.get_ptr_mut(0) {
             // SAFETY: this CPU's own value.
             unsafe { *(*counters).of(event) += 1 };
         }
     }
+
+    #[inline(always)]
+    fn may_sample(&self, now: Ticks) -> bool {
+        may_sample(clock::scale().whole_nanoseconds(now))
+    }
+
+    #[inline(always)]
+    fn sight(&self, sighting: &Sighting<'_>) {
+        sight(sighting);
+    }
+
+    #[inline(always)]
+    fn coarse(&self, now: Ticks) -> u8 {
+        clock::scale().coarse(now)
+    }
+}
+
+impl FullTable for Kernel {
+    #[inline(always)]
+    fn least(&self, set: u32, tag: Tag, moves: Moves, now: Ticks) -> u64 {
+        weir_least(set, tag.0, moves as u32, now)
+    }
+
+    #[inline(always)]
+    fn is_background(&self, set: u32, tag: Tag, used: Ticks, now: Ticks) -> bool {
+        weir_background(set, tag.0, used, now) != 0
+    }
+}
+
+impl Steps for Kernel {
+    type Hearing = CpuHearing;
 
     #[inline(always)]
     fn hearing(&self) -> Option<CpuHearing> {
@@ -299,16 +332,6 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn least(&self, set: u32, tag: Tag, moves: Moves, now: Ticks) -> u64 {
-        weir_least(set, tag.0, moves as u32, now)
-    }
-
-    #[inline(always)]
-    fn is_background(&self, set: u32, tag: Tag, used: Ticks, now: Ticks) -> bool {
-        weir_background(set, tag.0, used, now) != 0
-    }
-
-    #[inline(always)]
     fn leave(&self, _hearing: &mut Hearing) {
         weir_leave();
     }
@@ -317,21 +340,10 @@ impl Host for Kernel {
     fn spread(&self, _hearing: &mut Hearing) {
         weir_spread();
     }
-
-    #[inline(always)]
-    fn sight(&self, sighting: &Sighting<'_>) {
-        let outcome = u32::from(sighting.counter == SlotCounter::Refused);
-        sight(&sighting.key, sighting.rule.counter, outcome, sighting.weight);
-    }
-
-    #[inline(always)]
-    fn foresee(&self, rule: &Rule, key: &Key, size: Size) {
-        foresee(rule, key, size);
-    }
 }
 
-// Global functions of numbers: the kernel verifies each by itself, once, whatever the number of rules and of ways to
-// get to it (Linux 5.6, commit 51c39bb1d5d1). A packet with several rules is this CPU's `HEARING`.
+// Global functions of numbers: the kernel verifies each once, regardless of the number of rules and paths (Linux 5.6,
+// commit 51c39bb1d5d1). A packet with several rules is this CPU's `HEARING`.
 
 #[unsafe(no_mangle)]
 #[inline(never)]

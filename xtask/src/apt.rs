@@ -10,17 +10,17 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process;
 
-/// Other programs may be installing too; wait for them.
+/// Other programs may be installing packages: wait for them.
 const LOCK_SECONDS: &str = "DPkg::Lock::Timeout=300";
 
-/// Packages installed for the caller, if this machine and this user can.
+/// Installs packages, if this machine and this user can.
 #[derive(Default)]
 pub struct Apt {
     lists_are_fresh: bool,
 }
 
 impl Apt {
-    /// Installs packages, without what they only recommend.
+    /// Installs packages without their recommendations.
     pub fn install(&mut self, packages: &[&str]) -> Result<()> {
         if process::find("apt-get").is_none() {
             bail!("there is no apt-get here: install what the Debian packages {} hold", packages.join(" "));
@@ -30,14 +30,14 @@ impl Apt {
         }
         if !self.lists_are_fresh {
             println!("running    apt-get update");
-            // A third party's archive that does not answer is no reason to stop: what matters is the next step.
+            // An unavailable third-party archive is no reason to stop: the next step decides.
             if let Err(error) = process::capture(apt_get().arg("update")) {
                 eprintln!("warning: {error:#}");
             }
             self.lists_are_fresh = true;
         }
         println!("installing {}", packages.join(" "));
-        // redis-server's package would start it on its usual port; only the program is wanted.
+        // The package redis-server would start it on its usual port; only the program is needed.
         let _no_services = NoServices::at(Path::new(POLICY))?;
         process::capture(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages))
             .with_context(|| format!("installing {}", packages.join(" ")))?;
@@ -45,10 +45,10 @@ impl Apt {
     }
 }
 
-/// Asked by Debian's packages whether a service may be started: 101 is no.
+/// Debian's packages call it to decide whether a service may be started: 101 means no.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// While it lives, no package that is installed starts a service. A policy that is there already stays as it is.
+/// Until it is dropped, installed packages start no services. An existing policy stays.
 struct NoServices<'p>(Option<&'p Path>);
 
 impl<'p> NoServices<'p> {
@@ -62,7 +62,7 @@ impl<'p> NoServices<'p> {
                 Ok(made)
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Self(None)),
-            // Without the folder, nothing asks.
+            // Without the folder, no package calls it.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self(None)),
             Err(error) => Err(error).with_context(|| format!("making {}", path.display())),
         }
@@ -79,7 +79,7 @@ impl Drop for NoServices<'_> {
     }
 }
 
-/// The command that installs these packages, for a person to type.
+/// The command that installs these packages, for messages.
 pub fn typed(packages: &[&str]) -> String {
     format!("apt-get install -y --no-install-recommends {}", packages.join(" "))
 }
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(asked.code(), Some(101));
         drop(guard);
         assert!(!path.exists());
-        // The administrator's own stays.
+        // The administrator's policy stays.
         fs::write(&path, "theirs").unwrap();
         drop(NoServices::at(&path).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");

@@ -1,4 +1,4 @@
-//! Programs that cargo builds: found in PATH or in the user's cache folder, or built into the latter.
+//! Programs that cargo builds: found in PATH or in the user's cache folder, or built there.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,27 +10,43 @@ use crate::process;
 use crate::tools::Detail;
 use crate::workspace::{self, host_cargo};
 
-/// One program of a crate's.
+/// A program of a crate.
 pub struct CargoTool {
     name: &'static str,
     version: &'static str,
     reason: &'static str,
-    /// A program that building it needs, and its Debian package.
+    /// A program that the build requires, and its Debian package.
     needs: Option<(&'static str, &'static str)>,
+    /// Features, for `cargo install`.
+    features: &'static [&'static str],
 }
 
-/// Looks at what Weir takes from others: licenses, sources, advisories.
-pub const DENY: CargoTool =
-    CargoTool { name: "cargo-deny", version: "0.20.2", reason: "checks licenses, sources and advisories", needs: None };
-/// Makes Debian packages.
+/// Checks dependencies: licenses, sources, advisories.
+pub const DENY: CargoTool = CargoTool {
+    name: "cargo-deny",
+    version: "0.20.2",
+    reason: "checks licenses, sources and advisories",
+    needs: None,
+    features: &[],
+};
+/// Builds Debian packages.
 pub const DEB: CargoTool =
-    CargoTool { name: "cargo-deb", version: "3.8.0", reason: "makes the Debian package", needs: None };
-/// Decides over HTTP, as the agent does.
+    CargoTool { name: "cargo-deb", version: "3.8.0", reason: "makes the Debian package", needs: None, features: &[] };
+/// Builds the book of docs/.
+pub const MDBOOK: CargoTool = CargoTool {
+    name: "mdbook",
+    version: "0.5.4",
+    reason: "makes the book",
+    needs: None,
+    features: &["--no-default-features"],
+};
+/// Serves decisions over HTTP, like the agent.
 pub const THROTTLECRAB: CargoTool = CargoTool {
     name: "throttlecrab-server",
     version: "0.4.40",
     reason: "an alternative to measure",
     needs: Some(("protoc", "protobuf-compiler")),
+    features: &[],
 };
 
 impl CargoTool {
@@ -39,7 +55,7 @@ impl CargoTool {
         format!("{} {}", self.name, self.version)
     }
 
-    /// The program, built if there is none of this version.
+    /// The program, built if this version is missing.
     pub fn ensure(&self, detail: Detail) -> Result<PathBuf> {
         if let Some(path) = self.find() {
             if detail == Detail::Full {
@@ -60,6 +76,7 @@ impl CargoTool {
         install
             .args(["install", self.name, "--version", self.version, "--locked", "--quiet", "--force", "--root"])
             .arg(&folder)
+            .args(self.features)
             .env_remove("CARGO_TARGET_DIR");
         process::capture(&mut install).with_context(|| {
             format!("building {}: cargo install {} --version {}", self.name, self.name, self.version)
@@ -73,10 +90,10 @@ impl CargoTool {
     }
 
     fn is_version(&self, path: &PathBuf) -> bool {
-        // One of them says its name before it, the other does not.
+        // One of them prints its name before the version, the other does not.
         process::is_executable(path)
             && process::capture(Command::new(path).arg("--version"))
-                .is_ok_and(|said| said.split_whitespace().any(|word| word == self.version))
+                .is_ok_and(|said| said.split_whitespace().any(|word| word.trim_start_matches('v') == self.version))
     }
 
     fn folder(&self) -> Result<PathBuf> {

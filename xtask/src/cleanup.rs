@@ -1,8 +1,8 @@
-//! Takes away what tests leave on a machine when they are interrupted: network namespaces with the processes in them,
-//! pinned programs and maps, and cgroups.
+//! Removes the leftovers of interrupted tests: network namespaces with their processes, pinned programs and maps, and
+//! cgroups.
 //!
-//! Only what bears the name of a test is touched: `weir-t`, at most one letter more, and the number of the process that
-//! made it, or `weir-t` and a dash. What belongs to a test that is still running is left alone.
+//! Only names of tests are touched: `weir-t`, at most one more letter, and the ID of the process that made it, or
+//! `weir-t` and a dash. Those of running tests are skipped.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -20,15 +20,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const PREFIX: &str = "weir-t";
-/// How long a process may take to end, each time it is asked.
+/// How long a process may take to end after each signal.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Removes every leftover and returns what was removed, or an error that names what could not be.
+/// Removes every leftover; returns what was removed, or an error that names what could not be removed.
 pub fn run() -> Result<Vec<String>> {
     Places::of_this_machine().clean()
 }
 
-/// Where leftovers may lie.
+/// The locations of leftovers.
 struct Places {
     namespaces: PathBuf,
     pins: PathBuf,
@@ -76,7 +76,7 @@ impl Report {
     }
 }
 
-/// The entries of a folder that bear the name of a test which is over.
+/// The entries of a folder with the name of a test that has ended.
 fn leftovers(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
@@ -92,13 +92,13 @@ fn is_of_a_test(name: &str) -> bool {
     name == PREFIX || name.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with('-')) || maker(name).is_some()
 }
 
-/// Whether the process that a name tells is a test program of cargo's and still running.
+/// Whether the process ID in a name is that of a running test program of cargo.
 fn is_in_use(name: &str) -> bool {
     let program = maker(name).and_then(|process| fs::read_link(format!("/proc/{process}/exe")).ok());
     program.is_some_and(|program| program.parent().is_some_and(|folder| folder.ends_with("deps")))
 }
 
-/// The number of the process that made what bears this name.
+/// The process ID in a name.
 fn maker(name: &str) -> Option<u32> {
     let rest = name.strip_prefix(PREFIX)?;
     let rest = rest.strip_prefix(|letter: char| letter.is_ascii_lowercase()).unwrap_or(rest);
@@ -115,11 +115,11 @@ fn cgroup_mounts(mounts: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Ends the processes in a namespace and removes its name; what lives in it goes with it.
+/// Ends the processes in a namespace and removes its name, and with it the contents.
 fn remove_namespace(name: &Path) -> io::Result<usize> {
     let ended = end(&processes_in(name)?);
     match umount2(name, MntFlags::MNT_DETACH) {
-        // It is a name only: its mount is in another mount namespace, or gone.
+        // Only the name exists: its mount is in another mount namespace, or gone.
         Ok(()) | Err(Errno::EINVAL) => {}
         Err(error) => return Err(error.into()),
     }
@@ -127,7 +127,7 @@ fn remove_namespace(name: &Path) -> io::Result<usize> {
     Ok(ended)
 }
 
-/// The processes in a namespace, none if it is that of the machine itself.
+/// The processes in a namespace; none if it is that of the machine itself.
 fn processes_in(name: &Path) -> io::Result<BTreeSet<i32>> {
     let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
     let namespace = identity(name)?;
@@ -145,8 +145,8 @@ fn remove_pins(path: &Path) -> io::Result<usize> {
     outcome.map(|()| 0)
 }
 
-/// Ends the processes in a cgroup and those below, and removes them from the leaves up. The files in them are the
-/// kernel's and go with the folder.
+/// Ends the processes in a cgroup and those below, and removes them from the leaves up. Their files belong to the
+/// kernel and disappear with the folder.
 fn remove_cgroup(folder: &Path) -> io::Result<usize> {
     let mut ended = 0;
     for entry in fs::read_dir(folder)?.flatten() {
@@ -159,7 +159,7 @@ fn remove_cgroup(folder: &Path) -> io::Result<usize> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match fs::remove_dir(folder) {
-            // A process that has ended leaves its cgroup a moment later.
+            // The kernel removes an ended process from its cgroup with a delay.
             Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(20));
             }
@@ -168,7 +168,7 @@ fn remove_cgroup(folder: &Path) -> io::Result<usize> {
     }
 }
 
-/// Asks processes to end, then makes them, and returns how many were there. Spares this program and its parents.
+/// Sends SIGTERM to processes, then SIGKILL; returns their number. Skips this program and its parents.
 fn end(processes: &BTreeSet<i32>) -> usize {
     let spared = ancestry(std::process::id());
     let mut left: Vec<Pid> =
@@ -176,7 +176,7 @@ fn end(processes: &BTreeSet<i32>) -> usize {
     let count = left.len();
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         for process in &left {
-            // A process that has just ended is what was wanted.
+            // The process may have ended.
             let _ = kill(*process, signal);
         }
         let deadline = Instant::now() + PATIENCE;
@@ -188,12 +188,12 @@ fn end(processes: &BTreeSet<i32>) -> usize {
     count
 }
 
-/// Whether a process runs; one that only waits for its parent to take note of its end does not.
+/// Whether a process runs; zombies do not.
 fn is_running(process: Pid) -> bool {
     stat(process.as_raw()).is_some_and(|fields| fields.first().is_some_and(|state| state != "Z"))
 }
 
-/// A process, its parent, and so on; always the first process of all.
+/// A process, its parents, and always the first process.
 fn ancestry(process: u32) -> BTreeSet<i32> {
     let mut line = BTreeSet::from([1]);
     let mut next = i32::try_from(process).ok();
@@ -204,7 +204,7 @@ fn ancestry(process: u32) -> BTreeSet<i32> {
     line
 }
 
-/// State, parent and so on from /proc/PID/stat; the name before them may hold anything, brackets too.
+/// State, parent and so on from /proc/PID/stat; the name before them may contain anything, also brackets.
 fn stat(process: i32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     Some(text.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect())
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of this test's own, removed at the end.
+    /// A folder of this test, removed at the end.
     struct Folder(PathBuf);
 
     impl Folder {

@@ -1,14 +1,18 @@
-//! `cargo xtask`: sets up, builds, checks and tests Weir. One module a verb, in `cmd`.
+//! `cargo xtask`: sets up, builds, checks and tests Weir. One module per verb, in `cmd`.
 
 mod apt;
 mod bench;
 mod cargo_tools;
 mod cleanup;
 mod cmd;
+mod debian;
+mod docs;
+mod imports;
 mod object;
 mod package_check;
 mod process;
 mod python;
+mod suite;
 mod tally;
 mod toolchain;
 mod tools;
@@ -31,8 +35,7 @@ struct Arguments {
 enum Verb {
     Setup(cmd::setup::Arguments),
     Build(cmd::build::Arguments),
-    /// Check the formatting, and the code with clippy.
-    Lint,
+    Lint(cmd::lint::Arguments),
     Test(cmd::test::Arguments),
     /// Run the agent's tests with real programs around it, and provide these programs.
     Integration(cmd::integration::Arguments),
@@ -44,6 +47,8 @@ enum Verb {
     Tcp,
     /// Show the agent at work between two network namespaces; ends by itself.
     Demo,
+    /// Build the book of docs/ into target/book; check its links, configs and commands.
+    Docs,
     Package(cmd::package::Arguments),
     Rest(cmd::rest::Arguments),
     /// Remove what interrupted tests left on this machine.
@@ -54,13 +59,14 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().verb {
         Verb::Setup(arguments) => cmd::setup::run(&arguments),
         Verb::Build(arguments) => cmd::build::run(&arguments),
-        Verb::Lint => cmd::lint::run(),
+        Verb::Lint(arguments) => cmd::lint::run(&arguments),
         Verb::Accuracy => cmd::accuracy::run(),
         Verb::Tcp => cmd::tcp::run(),
         Verb::Demo => cmd::demo::run(),
         Verb::Test(arguments) => cmd::test::run(&arguments),
         Verb::Integration(arguments) => cmd::integration::run(&arguments),
         Verb::Vm(arguments) => cmd::vm::run(&arguments),
+        Verb::Docs => cmd::docs::run(),
         Verb::Package(arguments) => cmd::package::run(&arguments),
         Verb::Rest(arguments) => cmd::rest::run(&arguments),
         Verb::Bench(arguments) => cmd::bench::run(&arguments),

@@ -1,5 +1,5 @@
-//! Tries a Debian package where it can do no harm: in a directory that has just what its scripts call, entered by
-//! `chroot`. dpkg does what it does on a host; nothing is mounted, so nothing reaches the kernel's own file systems.
+//! Tests a Debian package in a directory that contains exactly the programs that its scripts call, entered by `chroot`.
+//! dpkg works as on a host; nothing is mounted, so the kernel's file systems are not reachable.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,26 +11,30 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::process;
 
-/// What the package's scripts call, and what is tried with it.
+/// The programs that the package's scripts and the test call.
 const PROGRAMS: [&str; 10] =
     ["dash", "getent", "groupadd", "groupdel", "rm", "rmdir", "cat", "true", "sh", "dpkg-query"];
-/// What the agent may be linked to: the C library and what belongs to every system that has one.
+/// The libraries that the agent may be linked to: the C library and those of every system with one.
 const LIBRARIES: [&str; 6] =
     ["linux-vdso.so", "libc.so", "libm.so", "libgcc_s.so", "ld-linux-x86-64.so", "ld-linux-aarch64.so"];
 const CONFIG: &str = "etc/weir/limits.toml";
-const INSTALLED: [&str; 9] = [
+const INSTALLED: [&str; 13] = [
     "usr/bin/agent",
     CONFIG,
     "usr/lib/systemd/system/weir.service",
-    "usr/lib/systemd/system/weir-groups.service",
-    "usr/lib/weir/hold-cgroup",
     "usr/share/man/man1/agent.1",
+    "usr/share/man/man5/limits.toml.5",
+    "usr/share/doc/weir/limits.schema.json",
     "usr/share/bash-completion/completions/agent",
     "usr/share/doc/weir/README.md",
+    "usr/share/doc/weir/docs/start/install.md",
+    "usr/share/doc/weir/docs/guides/cdn.md",
+    "usr/share/doc/weir/docs/operations/troubleshooting.md",
+    "usr/share/doc/weir/docs/reference/config/limit.md",
     "usr/share/doc/weir/examples/weir.rules.yml",
 ];
 
-/// Installs, upgrades, removes and purges; fails at the first thing that is not as it should be.
+/// Installs, upgrades, removes and purges; fails at the first deviation.
 pub fn run(package: &Path, next: &Path) -> Result<()> {
     let root = Root::new()?;
     println!("trying     {} in a directory of its own", package.display());
@@ -40,7 +44,7 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
     }
     ensure!(root.has_group()?, "installed, yet there is no group weir");
     check_libraries(&root.path("usr/bin/agent"))?;
-    // Those, which are of the packages that it depends on, and no others.
+    // Only the libraries of its dependencies.
     root.provide(libraries_of(&root.path("usr/bin/agent"))?)?;
     let version = root.agent(&["--version"])?;
     ensure!(version.status.success(), "the installed agent does not start: {}", said(&version));
@@ -54,7 +58,7 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
     root.dpkg(&["--force-confdef", "--force-confold", "--install"], Some(next)).context("upgrading")?;
     ensure!(fs::read_to_string(&config).is_ok_and(|text| text == mine), "the upgrade changed the operator's config");
 
-    // What an agent that was killed may have left; here a plain directory, as nothing is mounted.
+    // Leftovers of a killed agent; here a plain directory, since nothing is mounted.
     fs::create_dir_all(root.path("sys/fs/bpf/weir")).context("making pins")?;
     root.dpkg(&["--remove", "weir"], None).context("removing")?;
     ensure!(!root.path("usr/bin/agent").exists(), "removed, yet there is /usr/bin/agent");
@@ -71,7 +75,7 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The installed binary asks for nothing that a plain system does not have.
+/// Checks that the installed binary only needs standard libraries.
 fn check_libraries(agent: &Path) -> Result<()> {
     let linked = process::capture(Command::new("ldd").arg(agent))?;
     for line in linked.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -82,7 +86,7 @@ fn check_libraries(agent: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A directory that is a system as far as dpkg and the package's scripts can tell.
+/// A directory that looks like a system to dpkg and the package's scripts.
 struct Root(tempfile::TempDir);
 
 impl Root {
@@ -102,7 +106,7 @@ impl Root {
         {
             root.write(&format!("etc/{file}"), text)?;
         }
-        // A plain file takes what nobody is to read as well as the device would.
+        // A plain file is sufficient in place of the device.
         root.write("dev/null", "")?;
         root.write("etc/nsswitch.conf", "passwd: files\ngroup: files\n")?;
         root.write("etc/login.defs", "SYS_GID_MIN 100\nSYS_GID_MAX 999\n")?;
@@ -165,12 +169,12 @@ impl Root {
     }
 }
 
-/// What dpkg knows of the packages that the agent needs, as this host has them.
+/// The entries of dpkg's database for the packages that the agent needs, from this host.
 fn host_packages() -> Result<String> {
     let mut status = String::new();
     for package in ["libc6", "libgcc-s1", "passwd"] {
         let known = process::capture(Command::new("dpkg-query").args(["--status", package]))?;
-        // What they need in turn is not looked at.
+        // Without their dependencies.
         let dependencies = ["Depends:", "Pre-Depends:", "Recommends:", "Suggests:", "Conffiles:", " /"];
         let lines = known.lines().filter(|line| !dependencies.iter().any(|field| line.starts_with(field)));
         status.extend(lines.flat_map(|line| [line, "\n"]));
@@ -179,7 +183,7 @@ fn host_packages() -> Result<String> {
     Ok(status)
 }
 
-/// The libraries that a program is linked to, as paths.
+/// The paths of the libraries that a program is linked to.
 fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
     let linked = process::capture(Command::new("ldd").arg(program))?;
     let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);

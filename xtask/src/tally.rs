@@ -1,4 +1,4 @@
-//! What test programs print: passed on as it comes, and counted.
+//! Forwards and counts the output of test programs.
 
 use std::fmt;
 use std::io::{self, BufRead, Write};
@@ -6,10 +6,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For what was printed last.
+/// How long to wait for the last output.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// What the closing lines of all test programs add up to.
+/// The sums of all test programs' result lines.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub struct Tally {
     pub programs: usize,
@@ -28,7 +28,7 @@ impl std::ops::AddAssign<&Self> for Tally {
 }
 
 impl Tally {
-    /// Takes a line in, if it is a closing line as in `test result: ok. 34 passed; 0 failed; 1 ignored; 0 measured; …`.
+    /// Adds a line if it is a result line such as `test result: ok. 34 passed; 0 failed; 1 ignored; 0 measured; …`.
     pub fn take(&mut self, line: &str) {
         let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
             return;
@@ -51,8 +51,8 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Passes lines on as they come, and adds up what they say. Ends with the output, or soon after `has_ended`: a process
-/// that a test left running may hold the output open, and is ended only after this.
+/// Forwards lines as they come, and adds up their results. Ends with the output, or soon after `has_ended`: a process
+/// that a test left running may keep the output open, and is ended only afterwards.
 pub fn forward(
     from: impl BufRead + Send + 'static,
     to: &mut impl Write,

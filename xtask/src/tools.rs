@@ -1,4 +1,4 @@
-//! The programs of the system that Weir is built and tested with.
+//! The system's programs for building and testing Weir.
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use crate::apt::Apt;
 use crate::process;
 
-/// What is to be done; each includes what stands before it.
+/// A purpose; each includes the previous ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Group {
     /// The eBPF object and the agent.
@@ -72,16 +72,16 @@ const TOOLS: [Tool; 16] = [
     Tool { programs: &["zstd"], package: "zstd", group: Group::Vm, reason: "unpacks kernels" },
 ];
 
-/// Whether to speak of what is there already.
+/// Which steps are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// Every find and every action.
+    /// Every tool and every action.
     Full,
     /// Only actions.
     Changes,
 }
 
-/// Sees that the tools of a group are there.
+/// Ensures that the tools of a group are available.
 pub fn ensure(group: Group, detail: Detail, apt: &mut Apt) -> Result<()> {
     let wanted = || TOOLS.iter().filter(|tool| tool.group <= group);
     let missing: Vec<&Tool> = wanted().filter(|tool| !tool.is_there()).collect();

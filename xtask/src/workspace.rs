@@ -1,12 +1,13 @@
-//! Where things lie in the source tree.
+//! Paths in the source tree.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-/// The source tree and what is built from it.
+/// The source tree and its build results.
 pub struct Workspace {
     /// The folder of the workspace's Cargo.toml.
     pub root: PathBuf,
@@ -17,7 +18,7 @@ pub struct Workspace {
 impl Workspace {
     /// The tree that this program belongs to.
     pub fn locate() -> Result<Self> {
-        // Cargo sets the variable for `cargo run`; what was compiled in serves a binary that is called directly.
+        // Cargo sets the variable for `cargo run`; the compiled-in path serves a binary that is called directly.
         let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest)
             .parent()
@@ -35,13 +36,32 @@ impl Workspace {
         cargo
     }
 
-    /// The eBPF object of this name that goes into the agent.
+    /// The agent in this folder of the target directory.
+    pub fn agent(&self, folder: &str) -> PathBuf {
+        self.target.join(folder).join("agent")
+    }
+
+    /// The root file of each crate.
+    pub fn crate_roots(&self) -> Result<Vec<PathBuf>> {
+        let mut roots = Vec::new();
+        for folder in [self.root.clone(), self.root.join("crates")] {
+            for entry in fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))? {
+                let source = entry?.path().join("src");
+                let root = ["lib.rs", "main.rs"].map(|name| source.join(name)).into_iter().find(|path| path.exists());
+                roots.extend(root);
+            }
+        }
+        roots.sort();
+        Ok(roots)
+    }
+
+    /// The eBPF object of this name that is embedded into the agent.
     pub fn object(&self, name: &str) -> PathBuf {
         self.target.join("bpf").join(format!("{name}.o"))
     }
 }
 
-/// Where something that is provided once for all trees lies, in the user's cache folder.
+/// A path in the user's cache folder, for things that all trees share.
 pub fn cache(name: &str) -> Result<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|cache| cache.is_absolute());
     let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")));

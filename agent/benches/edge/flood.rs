@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions};
 use common::packet::build::Frame;
 
-use crate::measure::{CpuTime, Series, pin, pinned};
 use crate::network::{INTERFACE, Lane, RECEIVER, RECEIVER_MAC, Sender};
 use crate::programs::{Harness, Order};
 use crate::rivals::{Holding, Limit, Per, Rival};
+use testbed::measure::{CpuTime, Series, pin, pinned};
 
 const PART: &str = "flood";
 /// Where packets go to.

@@ -2,7 +2,6 @@
 //! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
 
 mod flood;
-mod measure;
 mod memory;
 mod network;
 mod overflow;
@@ -76,5 +75,5 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Memory => memory::run(arguments.rounds, only)?,
         Part::Agent => whole::run(arguments.rounds, only)?,
     };
-    measure::write(&arguments.out, &series)
+    testbed::measure::write(&arguments.out, &series)
 }

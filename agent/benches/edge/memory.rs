@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use weir::datapath::Entry;
+use datapath::Entry;
+use testbed::measure::Series;
 
 use crate::flood::{Flooded, REFUSING};
-use crate::measure::Series;
 use crate::network::Sender;
 use crate::policies::{USUAL, limits, policy_for};
 use crate::programs::Weir;

@@ -8,10 +8,10 @@ use anyhow::{Result, ensure};
 use aya::Ebpf;
 use aya::programs::{TestRun as _, TestRunOptions};
 use common::packet::build::Frame;
+use datapath::Entry;
 use nix::time::{ClockId, clock_gettime};
-use weir::datapath::Entry;
+use testbed::measure::{Series, pin, worked};
 
-use crate::measure::{Series, pin, worked};
 use crate::policies::policy_for;
 use crate::programs::{Harness, Order, Weir, minimal, xdp};
 

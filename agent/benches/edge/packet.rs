@@ -13,9 +13,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use aya::Ebpf;
 use aya::programs::{TestRun as _, TestRunOptions};
-use weir::datapath::Entry;
+use datapath::Entry;
+use testbed::measure::{Series, pin, worked};
 
-use crate::measure::{Series, pin, worked};
 use crate::programs::{Harness, Order, Weir, xdp};
 
 const PART: &str = "packet";

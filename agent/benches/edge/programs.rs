@@ -8,9 +8,8 @@ use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, SchedClassifier, TestRun as _, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, Pod};
 use common::packet::Direction;
-use weir::compile::compile;
-use weir::config;
-use weir::datapath::{Datapath, Entry, PinDirectory};
+use datapath::compile::compile;
+use datapath::{Datapath, Entry, PinDirectory};
 
 /// Where `cargo xtask bench` puts the programs built for it.
 pub const OBJECTS: &str = "WEIR_BENCH_OBJECTS";

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, ensure};
 use aya::Ebpf;
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
-use weir::config::policy::Attach;
-use weir::datapath::Entry;
+use config::policy::Attach;
+use datapath::Entry;
 
 use crate::network::{INTERFACE, Lane};
 use crate::policies::policy;

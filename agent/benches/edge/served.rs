@@ -18,10 +18,10 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::gettid;
 
 use crate::flood::{CPU, Flooded, PORT, frame, send_until_interrupted, timed};
-use crate::measure::{CpuTime, Series, pin, scheduled};
 use crate::network::{INTERFACE, Lane, Sender};
 use crate::programs::{Harness, Order, Pace, Sent};
 use crate::rivals::{Limit, Per, Rival};
+use testbed::measure::{CpuTime, Series, pin, scheduled};
 
 const PART: &str = "served";
 /// As in harness.c.

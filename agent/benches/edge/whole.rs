@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::flood::{frame, send};
-use crate::measure::Series;
 use crate::network::{INTERFACE, Lane, Sender};
 use crate::policies::{Bucket, REFUSING, USUAL, limit, limits_elsewhere, prefixes};
 use crate::programs::{Harness, Order};
+use testbed::measure::Series;
 
 const PART: &str = "agent";
 /// Where `cargo xtask bench` says the agent is.

@@ -3,14 +3,17 @@
 use std::fs;
 use std::path::Path;
 
+use api::request::Request;
 use caps::{CapSet, Capability};
+use cgroup::{Controller, Enforcement, GroupStatus, Tree, Version};
+use config::policy::Config;
+use config::policy_group::Group;
+use datapath::{is_kernel_too_old, kernel_release};
 
-use super::{Check, Needed};
-use crate::config::policy::Config;
-use crate::datapath::{is_kernel_too_old, kernel_release};
-use crate::groups::{self, Controller, Tree, Version};
+use super::check::{Check, Needed};
+use crate::server::control::Client;
 
-/// Everything of the host that does not belong to one interface.
+/// All checks that do not concern a specific interface.
 pub fn checks(config: &Config) -> Vec<Check> {
     let on_packets = Needed::from(!config.limits.is_empty());
     let on_groups = Needed::from(!config.groups.is_empty());
@@ -39,7 +42,7 @@ fn kernel(uses_bpf: Needed) -> Check {
 fn capabilities(uses_bpf: Needed) -> Check {
     const NEEDED: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
-    // What the two newer ones were split off from.
+    // The capability from which the two newer ones were split.
     let has_all = has(Capability::CAP_SYS_ADMIN) && has(Capability::CAP_NET_ADMIN);
     let missing: Vec<String> =
         NEEDED.iter().filter(|capability| !has(**capability) && !has_all).map(ToString::to_string).collect();
@@ -66,7 +69,7 @@ fn jit() -> Check {
             Check::limited("JIT", "off: every packet costs many times as much", "sysctl net.core.bpf_jit_enable=1")
         }
         Ok(_) => Check::good("JIT", "on"),
-        Err(_) => Check::good("JIT", "not told here (another network namespace, or a kernel that is always compiled)"),
+        Err(_) => Check::good("JIT", "unknown here (another network namespace, or a kernel that always compiles)"),
     }
 }
 
@@ -74,12 +77,12 @@ fn bpffs(pins: &Path, uses_bpf: Needed) -> Check {
     use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
     use nix::sys::statvfs::{FsFlags, statvfs};
     const USUAL: &str = "/sys/fs/bpf";
-    // The directory is made when it is needed.
+    // The directory is created when it is needed.
     let Some(place) = pins.ancestors().find(|place| place.exists()) else {
         return Check::lacking(uses_bpf, "bpffs", format!("there is no {}", pins.display()), mount());
     };
     if !statfs(place).is_ok_and(|it| it.filesystem_type() == BPF_FS_MAGIC) {
-        let found = format!("{} does not lie in a BPF file system", pins.display());
+        let found = format!("{} is not in a BPF file system", pins.display());
         let fix = if pins.starts_with(USUAL) { mount() } else { format!("set [agent] pins to a path below {USUAL}") };
         return Check::lacking(uses_bpf, "bpffs", found, fix);
     }
@@ -120,34 +123,58 @@ fn cgroups(config: &Config, on_groups: Needed) -> Vec<Check> {
     let place = if tree.unified("").is_some() { "" } else { "no unified hierarchy, which network limits need; " };
     let found = format!("{place}{}, below {}", found.join(", "), tree.parent());
     let mut checks = vec![Check::good("cgroups", found)];
-    let lacking = groups::lacking(config);
+    let lacking = cgroup::lacking(config);
     if lacking.is_empty() && on_groups == Needed::Yes {
-        checks.push(Check::good("groups", "all that the config's groups need is there"));
+        checks.extend(enforced(config));
     }
     checks.extend(lacking.into_iter().map(|why| {
         let fix = "boot with systemd.unified_cgroup_hierarchy=1, or take the limit out of the group";
         Check::missing("groups", why, fix)
     }));
-    if is_under_systemd() && on_groups == Needed::Yes && !tree.parent().contains("weir-groups.service") {
-        checks.push(Check::limited(
-            "delegation",
-            "systemd has not given a cgroup away to Weir, and may take back what it makes at the root",
-            "systemctl enable --now weir-groups.service",
-        ));
-    }
     checks
 }
 
-fn is_under_systemd() -> bool {
-    Path::new("/run/systemd/system").exists()
+/// The groups' enforcement by the running agent, since this process may have privileges that a service lacks. Without
+/// an agent, only the host is checked.
+fn enforced(config: &Config) -> Vec<Check> {
+    let Ok(groups) = Client::new(&config.agent.control).ask::<Vec<GroupStatus>>(&Request::Groups) else {
+        return vec![Check::good("groups", "this host has what they need; no agent runs that enforces them")];
+    };
+    let check = |wanted: &Group| {
+        let found = groups.iter().find(|group| group.name == wanted.name);
+        let name = &wanted.name;
+        match found {
+            None => Check::missing("groups", format!("{name}: the running agent does not enforce it"), RELOAD),
+            Some(group) if group.enforcement == Enforcement::Full => {
+                Check::good("groups", format!("{name}: enforced on {}", count(group.members.len())))
+            }
+            Some(group) => {
+                let how = if group.enforcement == Enforcement::None { "not" } else { "partly" };
+                let found = format!("{name}: {how} enforced: {}", group.notes.join("; "));
+                Check::limited("groups", found, "agent groups lists what is not enforced, and why")
+            }
+        }
+    };
+    config.groups.iter().map(check).collect()
+}
+
+/// The fix for a group that is not in effect yet.
+const RELOAD: &str = "agent reload, then agent status for what is wrong";
+
+fn count(members: usize) -> String {
+    match members {
+        0 => "nothing yet: nothing matches".to_owned(),
+        1 => "1 unit, container or cgroup".to_owned(),
+        more => format!("{more} units, containers or cgroups"),
+    }
 }
 
 fn control_group() -> Check {
     match nix::unistd::Group::from_name("weir") {
-        Ok(Some(_)) => Check::good("group weir", "its members may ask the agent (status, limits, top, show)"),
+        Ok(Some(_)) => Check::good("group weir", "its members may query the agent (status, limits, top, show)"),
         _ => Check::limited(
             "group weir",
-            "there is none: only root may ask the agent",
+            "not found: only root may query the agent",
             "groupadd --system weir, then usermod -aG weir USER",
         ),
     }

@@ -1,27 +1,28 @@
-//! Each interface: how it can be attached, and what stands in the way.
+//! Each interface: how programs can be attached, and obstacles.
 
+use config::policy::{Action, Attach, Config, Direction};
+use datapath::{
+    AttachedProgram, DeviceFacts, LostReplies, Owner, default_route_interfaces, device_facts, interface_names,
+    lacking_for_shape,
+};
 use serde::Serialize;
 
-use super::{Check, shapes};
-use crate::config::policy::{Attach, Config};
-use crate::datapath::{DeviceFacts, default_route_interfaces, device_facts, interface_names, lacking_for_shape};
+use super::check::Check;
 
-/// One interface.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interface {
-    /// Its name.
     pub name: String,
-    /// What it and the kernel tell of it.
+    /// Its properties.
     #[serde(flatten)]
     pub facts: DeviceFacts,
-    /// What that means.
+    /// The checks of these properties.
     pub checks: Vec<Check>,
 }
 
-/// A page less what the kernel keeps for itself: what most drivers take in one buffer.
+/// The largest MTU that most drivers support in one buffer: a page without the kernel's part.
 const MTU_OF_ONE_BUFFER: u32 = 3_498;
 
-/// The config's interfaces, or without any those of the default route.
+/// The config's interfaces, or those of the default route.
 pub fn examine(config: &Config) -> Vec<Interface> {
     let present = interface_names();
     let mut interfaces = Vec::new();
@@ -47,22 +48,23 @@ pub fn examine(config: &Config) -> Vec<Interface> {
     interfaces.extend(names.into_iter().map(|name| match device_facts(&name) {
         Ok(facts) => {
             let mut checks = checks(&name, &facts, config.agent.attach);
+            checks.extend(replies(&name, &facts, config));
             if shapes(config) {
                 checks.push(spacing(&name, config));
             }
             Interface { name, facts, checks }
         }
         Err(error) => {
-            let check = Check::missing("interface", format!("the kernel does not tell: {error}"), "run as root");
+            let check = Check::missing("interface", format!("reading the interface failed: {error}"), "run as root");
             Interface { name, facts: DeviceFacts::default(), checks: vec![check] }
         }
     }));
     interfaces
 }
 
-/// What the facts mean for a way of attaching.
+/// The checks of the properties for an attach mode.
 pub(super) fn checks(name: &str, facts: &DeviceFacts, attach: Attach) -> Vec<Check> {
-    let mut checks = vec![hook(name, facts, attach)];
+    let mut checks = vec![hook(facts, attach)];
     let is_native = matches!(attach, Attach::Auto | Attach::Native);
     if is_native && facts.lro == Some(true) {
         checks.push(Check::limited(
@@ -90,7 +92,7 @@ pub(super) fn checks(name: &str, facts: &DeviceFacts, attach: Attach) -> Vec<Che
             format!("ip link set dev {name} mtu 1500"),
         ));
     }
-    for other in facts.tcx.iter().filter(|program| !program.is_ours()) {
+    for other in facts.tcx.iter().filter(|program| program.owner == Owner::Other) {
         checks.push(Check::good("TCX", format!("{other} is in the chain too, and stays where it is")));
     }
     if facts.clsact {
@@ -99,53 +101,72 @@ pub(super) fn checks(name: &str, facts: &DeviceFacts, attach: Attach) -> Vec<Che
     checks
 }
 
-/// Where limits on what comes in can be attached.
-fn hook(name: &str, facts: &DeviceFacts, attach: Attach) -> Check {
-    let off = |at: &str| {
-        let mode = match at {
-            "native" => "xdpdrv",
-            "generic" => "xdpgeneric",
-            _ => "xdpoffload",
-        };
-        format!("ip link set dev {name} {mode} off, if nobody needs it")
-    };
-    match (attach, &facts.xdp) {
-        (Attach::Tc, _) => Check::good("hook", "traffic control, as the config asks for"),
-        (_, Some(program)) if program.is_ours() => {
-            Check::good("hook", format!("held by Weir: {program}; the next agent with the same pins takes it over"))
+/// The hook for ingress limits.
+fn hook(facts: &DeviceFacts, attach: Attach) -> Check {
+    let owner = |program: &AttachedProgram| format!("find its owner: bpftool prog show id {}", program.id);
+    match (attach, facts.xdp.as_ref().map(|program| (program, program.owner))) {
+        (Attach::Tc, _) => Check::good("hook", "traffic control, as configured"),
+        (_, Some((program, Owner::Weir))) => {
+            Check::good("hook", format!("used by Weir: {program}; the next agent with the same pins takes it over"))
         }
-        (Attach::Auto, Some(program)) => {
-            let found =
-                format!("XDP is held by {program}; the agent will use traffic control, which costs more a packet");
-            Check::limited("hook", found, off(program.at))
+        (_, Some((program, Owner::Hidden))) => Check::limited(
+            "hook",
+            format!("used by {program}; no conflict if it is Weir's"),
+            "run as root, which reads the name: sudo agent doctor",
+        ),
+        (Attach::Auto, Some((program, Owner::Other))) => Check::limited(
+            "hook",
+            format!("XDP is used by {program}; the agent will use traffic control, which costs more a packet"),
+            owner(program),
+        ),
+        (_, Some((program, Owner::Other))) => Check::missing(
+            "hook",
+            format!("XDP is used by {program}"),
+            format!("set attach = \"auto\", which uses traffic control; or {}", owner(program)),
+        ),
+        (Attach::Generic, None) => {
+            Check::limited("hook", "generic XDP, as configured: slower than traffic control", "set attach = \"auto\"")
         }
-        (_, Some(program)) => Check::missing(
-            "hook",
-            format!("XDP is held by {program}"),
-            format!("{}; or set attach = \"auto\", which uses traffic control", off(program.at)),
-        ),
-        (Attach::Generic, None) => Check::limited(
-            "hook",
-            "generic XDP, as the config asks for: slower than traffic control would be",
-            "set attach = \"auto\"",
-        ),
         (_, None) => match (facts.native_xdp, attach) {
             (Some(true), _) => Check::good("hook", "native XDP"),
             (Some(false), Attach::Native) => Check::missing(
                 "hook",
-                "the driver does not do native XDP",
+                "the driver has no native XDP",
                 "set attach = \"auto\", which uses traffic control then",
             ),
             (Some(false), _) => Check::limited(
                 "hook",
-                "the driver does not do native XDP; the agent will use traffic control, which costs more a packet",
+                "the driver has no native XDP; the agent will use traffic control, which costs more a packet",
                 "a network card whose driver does native XDP",
             ),
             (None, _) => Check::good(
                 "hook",
-                "free; whether the driver does native XDP is seen when it is tried (kernels from 6.3 on tell before)",
+                "free; the driver's support of native XDP is unknown until the agent attaches (reported from Linux 6.3 on)",
             ),
         },
+    }
+}
+
+/// Whether replies to refused packets arrive, if the config has such replies.
+fn replies(name: &str, facts: &DeviceFacts, config: &Config) -> Option<Check> {
+    let answers =
+        config.limits.iter().any(|limit| limit.action == Action::Reject && limit.direction == Direction::Ingress);
+    let is_native =
+        matches!(config.agent.attach, Attach::Auto | Attach::Native) && facts.driver.as_deref() == Some("veth");
+    match facts.peer_receives_xdp {
+        _ if !(answers && is_native) => None,
+        Some(true) => {
+            Some(Check::good("replies", "the veth's peer has an XDP program, or GRO, with which replies arrive late"))
+        }
+        Some(false) => {
+            let lost = LostReplies(name);
+            Some(Check::limited("replies", lost.found(), LostReplies::FIX))
+        }
+        None => Some(Check::limited(
+            "replies",
+            "this kernel does not report whether the veth's peer receives what XDP sends (Linux 6.5 does)",
+            LostReplies::FIX,
+        )),
     }
 }
 
@@ -158,4 +179,9 @@ fn spacing(name: &str, config: &Config) -> Check {
             format!("tc qdisc replace dev {name} root fq, with a flow_limit where one is named"),
         ),
     }
+}
+
+/// Whether a limit delays packets.
+pub(super) fn shapes(config: &Config) -> bool {
+    config.limits.iter().any(|limit| limit.action == Action::Shape)
 }

@@ -1,13 +1,14 @@
+use config::policy::{Attach, Config};
+use datapath::{AttachedProgram, DeviceFacts, Owner};
+
 use super::interfaces::checks;
 use super::{Verdict, examine};
-use crate::config::policy::{Attach, Config};
-use crate::datapath::{AttachedProgram, DeviceFacts};
 
 fn facts() -> DeviceFacts {
     DeviceFacts { native_xdp: Some(true), native_xdp_fragments: Some(false), mtu: Some(1500), ..DeviceFacts::default() }
 }
 
-/// (name, verdict, fix) of all but what is good.
+/// (name, verdict, fix) of every check that is not good.
 fn faults(facts: &DeviceFacts, attach: Attach) -> Vec<(String, Verdict, String)> {
     let checks = checks("eth7", facts, attach);
     assert_eq!(checks[0].name, "hook");
@@ -42,15 +43,29 @@ fn every_obstacle_to_native_xdp_comes_with_the_command_that_removes_it() {
 
 #[test]
 fn another_program_on_the_hook_is_named_and_ours_is_no_obstacle() {
-    let program = |name: &str| AttachedProgram { id: 7, name: Some(name.to_owned()), at: "native" };
+    let program = |name: &str| AttachedProgram::named(7, Some(name), "native");
     let other = DeviceFacts { xdp: Some(program("xdp_lb")), ..facts() };
     assert_eq!(faults(&other, Attach::Auto)[0].1, Verdict::Limited);
     let faults_of_native = faults(&other, Attach::Native);
     assert_eq!(faults_of_native[0].1, Verdict::Missing);
-    assert!(faults_of_native[0].2.starts_with("ip link set dev eth7 xdpdrv off"), "{faults_of_native:?}");
+    assert!(faults_of_native[0].2.contains("bpftool prog show id 7"), "{faults_of_native:?}");
+    assert!(faults_of_native[0].2.contains("attach = \"auto\""), "{faults_of_native:?}");
     assert!(checks("eth7", &other, Attach::Native)[0].found.contains("xdp_lb (program 7, native)"));
     let ours = DeviceFacts { xdp: Some(program("weir_xdp")), ..facts() };
     assert_eq!(faults(&ours, Attach::Native), []);
+}
+
+/// A user who cannot read a program's name is not advised to remove what may be Weir's.
+#[test]
+fn a_program_without_a_readable_name_is_no_strangers() {
+    let hidden = AttachedProgram { id: 7, name: None, owner: Owner::Hidden, at: "native" };
+    let facts = DeviceFacts { xdp: Some(hidden), ..facts() };
+    for attach in [Attach::Auto, Attach::Native, Attach::Generic] {
+        let faults = faults(&facts, attach);
+        assert_eq!(faults.len(), 1);
+        assert_eq!(faults[0].1, Verdict::Limited, "{faults:?}");
+        assert!(faults[0].2.contains("sudo agent doctor") && !faults[0].2.contains("off"), "{faults:?}");
+    }
 }
 
 #[test]

@@ -1,36 +1,38 @@
-//! What policies that are no longer in effect have counted, so that counters never go down.
+//! The counters of policies that are no longer in effect, so that totals never decrease.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use common::counters::{BYPASS_ROWS, Counters, TableCounters, Traffic};
+use datapath::compile::Image;
 use serde::{Deserialize, Serialize};
-
-use crate::compile::Image;
 
 /// Counters of earlier policies.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
-    /// By the limit's name.
+    /// By limit name.
     pub limits: HashMap<String, Counters>,
-    /// Of packets that came to no limit.
+    /// Packets without any rule, by reason.
     pub bypass: [Counters; BYPASS_ROWS as usize],
     /// Of all packets.
     pub total: Counters,
-    /// What befell the table of sources.
+    /// Events of the table of sources.
     pub table: TableCounters,
 }
 
-/// The same as it is written down. Each row of counters is packets and bytes of each outcome, in their order.
+/// The serialised form. Each row of counters has packets and bytes of each outcome, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountedDocument {
     limits: BTreeMap<String, [u64; 8]>,
+    /// Packets and bytes that each limit refused because of contention; missing in earlier versions.
+    #[serde(default)]
+    contended: BTreeMap<String, [u64; 2]>,
     bypass: Vec<[u64; 8]>,
     total: [u64; 8],
     table: BTreeMap<String, u64>,
 }
 
 impl Counted {
-    /// Adds what one direction of a policy counted: rows of these limits, by the limit's place and the row of the span.
+    /// Adds the counters of one direction of a policy, by the limit's index and the span's row.
     pub fn add(
         &mut self,
         limits: &[String],
@@ -57,7 +59,7 @@ impl Counted {
         }
     }
 
-    /// Adds all of another one.
+    /// Adds another one's counters.
     pub fn plus(&mut self, other: &Self) {
         for (name, counters) in &other.limits {
             let sum = self.limits.entry(name.clone()).or_default();
@@ -71,7 +73,7 @@ impl Counted {
     }
 }
 
-/// What is counted of the nth limit.
+/// The counters of the nth limit.
 #[must_use]
 pub fn of_limit(nth: usize, image: &Image, rows: &[Counters]) -> Counters {
     let row = |row: u32| rows.get(row as usize).copied().unwrap_or_default();
@@ -96,7 +98,7 @@ fn words(counters: &Counters) -> [u64; 8] {
 
 fn counters(words: &[u64; 8]) -> Counters {
     let of = |nth: usize| Traffic { packets: words[2 * nth], bytes: words[2 * nth + 1] };
-    Counters { passed: of(0), throttled: of(1), would_throttle: of(2), over: of(3) }
+    Counters { passed: of(0), throttled: of(1), would_throttle: of(2), over: of(3), contended: Traffic::default() }
 }
 
 impl From<&Counted> for CountedDocument {
@@ -110,6 +112,12 @@ impl From<&Counted> for CountedDocument {
         ];
         Self {
             limits: counted.limits.iter().map(|(name, row)| (name.clone(), words(row))).collect(),
+            contended: counted
+                .limits
+                .iter()
+                .filter(|(_, row)| row.contended.packets > 0)
+                .map(|(name, row)| (name.clone(), [row.contended.packets, row.contended.bytes]))
+                .collect(),
             bypass: counted.bypass.iter().map(words).collect(),
             total: words(&counted.total),
             table: table.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
@@ -120,12 +128,16 @@ impl From<&Counted> for CountedDocument {
 impl From<&CountedDocument> for Counted {
     fn from(document: &CountedDocument) -> Self {
         let table = |name: &str| document.table.get(name).copied().unwrap_or_default();
+        let limit = |name: &str, words: &[u64; 8]| {
+            let [packets, bytes] = document.contended.get(name).copied().unwrap_or_default();
+            Counters { contended: Traffic { packets, bytes }, ..counters(words) }
+        };
         let mut bypass = [Counters::default(); BYPASS_ROWS as usize];
         for (row, words) in bypass.iter_mut().zip(&document.bypass) {
             *row = counters(words);
         }
         Self {
-            limits: document.limits.iter().map(|(name, words)| (name.clone(), counters(words))).collect(),
+            limits: document.limits.iter().map(|(name, words)| (name.clone(), limit(name, words))).collect(),
             bypass,
             total: counters(&document.total),
             table: TableCounters {

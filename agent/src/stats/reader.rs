@@ -1,51 +1,62 @@
-//! From counters, table and sightings to the documents.
+//! Converts counters, table and samples to documents.
 
 mod events;
 mod live;
+mod trace;
 
 pub use live::Live;
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
+use cluster::{BusySource, Elsewhere};
 use common::ban::Ban;
-use common::counters::{BYPASS_ROWS, Bypass, Sighted};
+use common::counters::{Bypass, Counters};
 use common::key::Key;
 use common::packet::{Address, Direction};
 use common::prefix::PrefixEntry;
-use common::rule::{Algorithm, Enforcement, KeyKind, Rule, Subject};
+use common::rule::{Enforcement, KeyKind, Rule, Subject};
 use common::time::{Ticks, is_alive};
+use config::policy::{self, Action, Config, Limit, Mode};
+use config::prefix::mapped;
+use datapath::bans::{BanList, By};
+use datapath::compile::{Group, PrefixKey};
+use datapath::{Datapath, LoadError, SlotView, Sources};
+use host::monotonic_nanoseconds;
 
+use super::baseline::Baseline;
 use super::counted::{Counted, of_limit};
+use super::samples::{self, LimitCounts, Samples, Spans};
 use super::{
     BanStatus, BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow, Totals,
 };
-use crate::bans::BanList;
-use crate::compile::{Group, PrefixKey};
-use crate::config::policy::{Config, Limit};
-use crate::datapath::{Datapath, LoadError, SlotView, Sources};
 
-/// A policy in force, with all that is needed to read it back.
+/// Reads a policy in effect.
 pub struct Reader<'a> {
     config: &'a Config,
     ingress: &'a Datapath,
     egress: Option<&'a Datapath>,
     bans: &'a BanList,
     counted: &'a Counted,
-    /// Mapped by the first that reads it.
+    baseline: &'a Baseline,
+    /// Mapped on first use.
     table: OnceLock<Sources>,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads what `ingress` and `egress` enforce of a config; `counted` is what policies before them counted.
+    /// Reads the enforcement of a config by `ingress` and `egress`. `counted` are the counters of earlier policies, and
+    /// `baseline` is subtracted.
     #[must_use]
     pub const fn new(
         config: &'a Config,
         (ingress, egress): (&'a Datapath, Option<&'a Datapath>),
         bans: &'a BanList,
         counted: &'a Counted,
+        baseline: &'a Baseline,
     ) -> Self {
-        Self { config, ingress, egress, bans, counted, table: OnceLock::new() }
+        Self { config, ingress, egress, bans, counted, baseline, table: OnceLock::new() }
     }
 }
 
@@ -59,7 +70,7 @@ impl Reader<'_> {
         std::iter::once(self.ingress).chain(self.egress)
     }
 
-    /// What holds the packets that a limit is on.
+    /// The datapath of a limit's direction.
     fn datapath_of(&self, limit: &Limit) -> &Datapath {
         match (limit.direction, self.egress) {
             (Direction::Egress, Some(egress)) => egress,
@@ -67,7 +78,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The table of sources, which both directions share.
+    /// The table of sources, shared by both directions.
     fn sources(&self) -> Result<&Sources, LoadError> {
         if let Some(table) = self.table.get() {
             return Ok(table);
@@ -76,12 +87,12 @@ impl Reader<'_> {
         Ok(self.table.get_or_init(|| table))
     }
 
-    /// The groups of keys, of both directions.
+    /// The groups of keys in both directions.
     fn groups(&self) -> &[Group] {
         &self.ingress.image().groups
     }
 
-    /// Counters and table, as `status` has them.
+    /// The counters and the table's state for `status`.
     ///
     /// # Errors
     ///
@@ -105,19 +116,7 @@ impl Reader<'_> {
             throttled_packets: sum.throttled.packets,
             throttled_bytes: sum.throttled.bytes,
         };
-        let row = |bypass: Bypass| bypassing[bypass as usize];
-        // In observe mode they pass, and are counted as what would be refused.
-        let refused = |bypass: Bypass| row(bypass).throttled.packets + row(bypass).would_throttle.packets;
-        let bypass = BypassStatus {
-            unlimited: row(Bypass::Unlimited).passed.packets,
-            not_ip: row(Bypass::NotIp).passed.packets,
-            essential: row(Bypass::Essential).passed.packets,
-            never_limit: row(Bypass::NeverLimit).passed.packets,
-            malformed: refused(Bypass::Malformed),
-            banned: refused(Bypass::Banned),
-            essential_throttled: refused(Bypass::EssentialThrottled),
-            not_ip_throttled: refused(Bypass::NotIpThrottled),
-        };
+        let bypass = bypass_status(|bypass| bypassing[bypass as usize]);
         let tracked = self.sources()?.tracked(self.now().1, self.groups().len()).iter().sum();
         let sources = SourcesStatus {
             tracked,
@@ -144,12 +143,14 @@ impl Reader<'_> {
             let counters = if limit.direction == Direction::Egress { &egress } else { &ingress };
             let before = self.counted.limits.get(&limit.name).copied().unwrap_or_default();
             let sum = before.plus(of_limit(nth, self.datapath_of(limit).image(), counters));
+            let sum = self.baseline.of_limit(&limit.name, sum);
             LimitStatus {
                 definition: limit.into(),
                 passed: sum.passed.into(),
                 throttled: sum.throttled.into(),
                 would_throttle: sum.would_throttle.into(),
                 over: sum.over.into(),
+                contended: sum.contended.into(),
                 keys: keys.get(nth).copied().unwrap_or(0),
                 waiting: None,
             }
@@ -165,7 +166,7 @@ impl Reader<'_> {
             let Some(group) = self.groups().get(view.group as usize) else { continue };
             let mut last = None;
             for (limit, rule) in &group.states {
-                // Several states of one limit are one key of it.
+                // Several states of one limit count as one key.
                 if last != Some(*limit) && is_alive(view.words[usize::from(rule.position)], now) {
                     keys[*limit] += 1;
                     last = Some(*limit);
@@ -175,51 +176,73 @@ impl Reader<'_> {
         Ok(keys)
     }
 
-    /// The most throttled and the busiest of those the kernel remembers, most throttled first.
+    /// The sets of states that packets of each group pass.
+    fn spans(&self) -> Spans {
+        Spans::of(self.datapaths().flat_map(|datapath| &datapath.image().rules))
+    }
+
+    /// The counts of each limit for a key.
+    fn counts(&self, key: &Key, samples: &Samples, spans: &Spans) -> Result<Vec<LimitCounts>, LoadError> {
+        let Some(group) = self.groups().get(key.group as usize) else { return Ok(Vec::new()) };
+        let observes = |limit: usize| {
+            let limit = self.config.limits.get(limit);
+            self.config.agent.mode == Mode::Observe || limit.is_some_and(|limit| limit.action == Action::Observe)
+        };
+        let mut counts = samples.counts(key, (group, spans), self.sources()?, observes);
+        self.baseline.subtract(key, &mut counts);
+        Ok(counts)
+    }
+
+    /// The counts in the slots of all sampled keys.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be read.
+    pub fn counted_by_key(&self) -> Result<HashMap<Key, Vec<LimitCounts>>, LoadError> {
+        let spans = self.spans();
+        let keys = samples::by_key(self.ingress.sightings()?).into_iter();
+        keys.map(|(key, samples)| Ok((key, self.counts(&key, &samples, &spans)?))).collect()
+    }
+
+    /// A key under one limit.
+    fn top_row(&self, key: &Key, counts: &LimitCounts, now: u64) -> Option<TopRow> {
+        let group = self.groups().get(key.group as usize)?;
+        Some(TopRow {
+            source: self.describe(key, &group.key),
+            limit: self.config.limits.get(counts.limit)?.name.clone(),
+            passed_packets: counts.passed,
+            passed_precision: counts.precision,
+            throttled_packets: counts.refused,
+            would_throttle_packets: counts.would_refuse,
+            last_throttled_seconds_ago: seconds_since(counts.last(), now),
+        })
+    }
+
+    /// The most refused and the busiest sampled keys, most refused first: a row for each limit that has passed or
+    /// refused packets of a source.
     ///
     /// # Errors
     ///
     /// When a map cannot be read.
     pub fn top(&self) -> Result<Vec<TopRow>, LoadError> {
-        let sources = self.sources()?;
-        let mut rows: Vec<TopRow> = self
-            .ingress
-            .sightings()?
-            .into_iter()
-            .filter_map(|(key, sighted)| {
-                let group = self.groups().get(key.group as usize)?;
-                let limit = self.limit_of(&key, &sighted).or_else(|| group.states.first().map(|(limit, _)| *limit))?;
-                let (passed_packets, throttled_packets) = counted(sources, &key, &sighted);
-                Some(TopRow {
-                    source: self.describe(&key, &group.key),
-                    limit: self.config.limits.get(limit)?.name.clone(),
-                    passed_packets,
-                    throttled_packets,
-                })
-            })
-            .collect();
-        rows.sort_by(|a, b| {
-            (b.throttled_packets, b.passed_packets, &a.source).cmp(&(a.throttled_packets, a.passed_packets, &b.source))
-        });
+        let (now, spans) = (self.now().0, self.spans());
+        let mut rows: Vec<TopRow> = Vec::new();
+        for (key, samples) in samples::by_key(self.ingress.sightings()?) {
+            let counts = self.counts(&key, &samples, &spans)?;
+            let known = counts.iter().filter(|counts| counts.is_known());
+            rows.extend(known.filter_map(|counts| self.top_row(&key, counts, now)));
+        }
+        let order = |row: &TopRow| Reverse((row.throttled_packets, row.would_throttle_packets, row.passed_packets));
+        rows.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| (&a.source, &a.limit).cmp(&(&b.source, &b.limit))));
         Ok(rows)
     }
 
-    /// The limit that refused a key last.
-    fn limit_of(&self, key: &Key, sighted: &Sighted) -> Option<usize> {
-        if sighted.refused_at == 0 {
-            return None;
-        }
-        let row = sighted.refused_by.checked_sub(BYPASS_ROWS)?;
-        // A group is of one direction.
-        let (limit, _) = self.groups().get(key.group as usize)?.states.first()?;
-        let datapath = self.datapath_of(self.config.limits.get(*limit)?);
-        datapath.image().catalogue.get(row as usize).map(|counted| counted.limit)
-    }
-
-    /// A key as a person would write it.
+    /// A key as text.
     fn describe(&self, key: &Key, rule: &Rule) -> String {
         match rule.key {
-            kind if kind == KeyKind::Class as u8 => format!("class {}", self.class_name(key.extra)),
+            kind if kind == KeyKind::Class as u8 => {
+                format!("class {}", policy::class_name(&self.config.classes, key.extra))
+            }
             kind if kind == KeyKind::Interface as u8 => format!("interface {}", interface_name(key.extra)),
             kind => {
                 let address = prefix_text(key, rule);
@@ -228,12 +251,7 @@ impl Reader<'_> {
         }
     }
 
-    fn class_name(&self, class: u32) -> String {
-        let class = class.checked_sub(1).and_then(|nth| self.config.classes.get(nth as usize));
-        class.map_or_else(|| "default".to_owned(), |class| class.name.clone())
-    }
-
-    /// Everything known of one address.
+    /// The status of one address.
     ///
     /// # Errors
     ///
@@ -242,27 +260,24 @@ impl Reader<'_> {
         let (nanoseconds, now) = self.now();
         let octets = mapped(address);
         let Address { hi, lo } = Address::from_ipv6(octets);
-        let image = self.ingress.image();
-        let entry = image.settings.prefixes.look_up(image.prefixes.as_slice(), Address { hi, lo });
+        let entry = self.ingress.image().entry(Address { hi, lo });
         let is_ipv4 = u32::from(address.is_ipv4());
         let subject = Subject { hi, lo, is_ipv4, class: entry.class(), ..Subject::default() };
         let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
-        let sources = self.sources()?;
+        let (sources, spans) = (self.sources()?, self.spans());
         let mut last: Option<(u64, usize)> = None;
         let mut limits = Vec::new();
         for (nth, limit) in self.config.limits.iter().enumerate() {
-            let rules = self.rules_of(nth, limit, entry.grade());
+            let rules = self.rules_of(nth, limit, Address { hi, lo });
             let Some(first) = rules.first().filter(|_| !is_free && limit.key.is_of_one_address()) else { continue };
             let key = first.key_of(&subject);
             let slot = sources.find(&key);
-            let sighted = self.ingress.sighting(&key)?.unwrap_or_default();
-            if let Some(refused_by) = self.limit_of(&key, &sighted) {
-                last = last.max(Some((sighted.refused_at, refused_by)));
+            let samples = Samples::of_key(&key, &spans, |key| self.ingress.sighting(key))?;
+            let counts = self.counts(&key, &samples, &spans)?.into_iter().find(|counts| counts.limit == nth);
+            let counts = counts.unwrap_or_default();
+            if counts.refused_at > 0 {
+                last = last.max(Some((counts.refused_at, nth)));
             }
-            let (passed_packets, refused) = counted(sources, &key, &sighted);
-            // A slot counts the refusals of all its limits; they are told of under the one that refused last.
-            let throttled_packets =
-                if self.limit_of(&key, &sighted).is_none_or(|limit| limit == nth) { refused } else { 0 };
             let mut remaining = u64::MAX;
             let mut wait = 0;
             for rule in &rules {
@@ -274,31 +289,36 @@ impl Reader<'_> {
                 name: limit.name.clone(),
                 remaining,
                 retry_after_seconds: wait as f64 / 1e9,
-                passed_packets,
-                throttled_packets,
+                passed_packets: counts.passed,
+                passed_precision: counts.precision,
+                throttled_packets: counts.refused,
+                would_throttle_packets: counts.would_refuse,
+                last_throttled_seconds_ago: seconds_since(counts.last(), nanoseconds),
             });
         }
         Ok(SourceStatus {
             source: address.to_string(),
-            class: self.class_name(entry.class()),
+            class: policy::class_name(&self.config.classes, entry.class()).to_owned(),
             never_limit: entry.has(PrefixEntry::NEVER_LIMIT),
+            exempt: None,
             ban: self.ban(&octets, nanoseconds),
             limits,
             last_refused: last.and_then(|(at, limit)| {
                 let limit = self.config.limits.get(limit)?.name.clone();
                 Some(LastRefused { limit, seconds_ago: nanoseconds.saturating_sub(at) as f64 / 1e9 })
             }),
+            requests: Vec::new(),
         })
     }
 
-    /// The longest ban that holds an address.
+    /// The longest banned prefix that contains an address.
     fn ban(&self, octets: &[u8; 16], now: u64) -> Option<BanStatus> {
         let whole = PrefixKey { address: *octets, length: 128 };
         let (prefix, until) = self.bans.around(&whole, now)?;
-        Some(BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(until, now) })
+        Some(ban_status(self.bans, &prefix, until, now))
     }
 
-    /// Forgets every state of an address; how many there were.
+    /// Resets every state of an address; returns their number.
     ///
     /// # Errors
     ///
@@ -324,7 +344,7 @@ impl Reader<'_> {
         Ok(forgotten)
     }
 
-    /// Forgets the states of all keys under one limit; how many there were, `None` if there is no such limit.
+    /// Resets the states of all keys under one limit; returns their number, or `None` if there is no such limit.
     ///
     /// # Errors
     ///
@@ -342,14 +362,18 @@ impl Reader<'_> {
         Ok(Some(forgotten))
     }
 
-    /// The rules of a limit that have the last word, for a class's multiplier; each state once.
-    fn rules_of(&self, nth: usize, limit: &Limit, grade: u32) -> Vec<Rule> {
+    /// The rules of a limit that decide on an address, each state once. Empty if the limit does not apply to it.
+    fn rules_of(&self, nth: usize, limit: &Limit, address: Address) -> Vec<Rule> {
         let image = self.datapath_of(limit).image();
-        let offset = grade * image.settings.rules_per_grade;
+        let entry = image.entry(address);
+        if !image.applies(nth, entry) {
+            return Vec::new();
+        }
+        let offset = image.rules_of(entry);
         let mut rules: Vec<Rule> = Vec::new();
         for (row, counted) in image.catalogue.iter().enumerate() {
             let Some(rule) = self.datapath_of(limit).rule_in_force(offset as usize + row) else { continue };
-            // Of a soft limit, what it passes above is what it refuses by.
+            // A soft limit refuses by its upper rule.
             let has_last_word = rule.enforcement != Enforcement::Soft as u8;
             if counted.limit == nth && has_last_word && rules.iter().all(|known| known.position != rule.position) {
                 rules.push(rule);
@@ -359,37 +383,105 @@ impl Reader<'_> {
     }
 }
 
-/// Whole steps of 64 as the kernel remembers them, and the rest from the slot: (passed, refused).
-fn counted(sources: &Sources, key: &Key, sighted: &Sighted) -> (u64, u64) {
-    let slot = sources.find(key);
-    let rest = |of: fn(&SlotView) -> u8| slot.as_ref().map_or(0, |slot| u64::from(of(slot)));
-    (sighted.passed + rest(|slot| slot.passed), sighted.refused + rest(|slot| slot.refused))
-}
-
-/// (units that would pass, ticks until one does) of one rule.
-fn allowance(sources: &Sources, rule: &Rule, slot: Option<&SlotView>, now: Ticks) -> (u64, Ticks) {
-    let Some(slot) = slot else { return (rule.most, 0) };
-    let state = slot.words[usize::from(rule.position)];
-    if rule.is(Algorithm::FixedWindow) {
-        let limiter = rule.fixed_window();
-        (limiter.remaining(state, now), limiter.wait(state, now, 1).unwrap_or(0))
-    } else if rule.is(Algorithm::SlidingWindow) {
-        let limiter = rule.sliding_window();
-        let odd = slot.words[usize::from(rule.position) + 1];
-        (limiter.remaining(state, odd, now), limiter.wait(state, odd, now, 1).unwrap_or(0))
-    } else if rule.is(Algorithm::SlidingLog) {
-        let log = rule.sliding_log();
-        let ring = sources.log(slot.number, rule);
-        (log.remaining(ring.iter().copied(), now), log.wait(ring.iter().copied(), now))
-    } else {
-        let bucket = rule.token_bucket();
-        (bucket.remaining(state, now), bucket.wait(state, now, 1).unwrap_or(0))
+/// Packets to which no limit applied, by reason.
+pub(crate) fn bypass_status(row: impl Fn(Bypass) -> Counters) -> BypassStatus {
+    // On `observe` they pass, and are counted as would-be refusals.
+    let refused = |bypass| row(bypass).throttled.packets + row(bypass).would_throttle.packets;
+    BypassStatus {
+        unlimited: row(Bypass::Unlimited).passed.packets,
+        not_ip: row(Bypass::NotIp).passed.packets,
+        essential: row(Bypass::Essential).passed.packets,
+        never_limit: row(Bypass::NeverLimit).passed.packets,
+        malformed: refused(Bypass::Malformed),
+        banned: refused(Bypass::Banned),
+        essential_throttled: refused(Bypass::EssentialThrottled),
+        not_ip_throttled: refused(Bypass::NotIpThrottled),
     }
 }
 
-/// Until an instant of the monotonic clock; `None` if it never comes.
+/// A number for a key: the address of IPv4, and the first 64 bits of an IPv6 prefix, which never start with 32 zeros.
+fn number_of(key: &Key) -> u64 {
+    let address = Ipv6Addr::from(Address { hi: key.hi, lo: key.lo }.octets());
+    address.to_ipv4_mapped().map_or((u128::from(address) >> 64) as u64, |address| u32::from(address).into())
+}
+
+fn key_of(number: u64, group: u32) -> Key {
+    let address = match u32::try_from(number) {
+        Ok(address) => Ipv4Addr::from(address).to_ipv6_mapped(),
+        Err(_) => Ipv6Addr::from(u128::from(number) << 64),
+    };
+    let Address { hi, lo } = Address::from_ipv6(address.octets());
+    Key { hi, lo, extra: 0, group }
+}
+
+impl Reader<'_> {
+    /// A limit's index in the config, its group and its rule.
+    fn rule_of(&self, limit: &str) -> Option<(usize, u32, Rule)> {
+        let nth = self.config.limits.iter().position(|known| known.name == limit)?;
+        let of_limit = |(group, states): (usize, &Group)| {
+            let (_, rule) = states.states.iter().find(|(of, _)| *of == nth)?;
+            Some((nth, group as u32, *rule))
+        };
+        self.groups().iter().enumerate().find_map(of_limit)
+    }
+
+    /// The sampled sources of a limit.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be read.
+    pub fn busy_sources(&self, limit: &str) -> Result<Vec<BusySource>, LoadError> {
+        let (Some((nth, group, rule)), (_, now)) = (self.rule_of(limit), self.now()) else { return Ok(Vec::new()) };
+        let (table, spans) = (self.sources()?, self.spans());
+        let mut sources = Vec::new();
+        for (key, samples) in samples::by_key(self.ingress.sightings()?) {
+            if key.group != group {
+                continue;
+            }
+            let counts = self.counts(&key, &samples, &spans)?;
+            let Some(counts) = counts.iter().find(|counts| counts.limit == nth) else { continue };
+            let (left, _) = allowance(table, &rule, table.find(&key).as_ref(), now);
+            sources.push(BusySource {
+                number: number_of(&key),
+                passed: counts.passed,
+                refused: counts.refused + counts.would_refuse,
+                used: rule.token_bucket().burst.saturating_sub(left),
+            });
+        }
+        Ok(sources)
+    }
+
+    /// Charges sources of a limit for units that other hosts passed; negative units are returned.
+    ///
+    /// # Errors
+    ///
+    /// When the table cannot be mapped.
+    pub fn charge_beyond(&self, limit: &str, charges: &[Elsewhere]) -> Result<(), LoadError> {
+        let (Some((_, group, rule)), (nanoseconds, now)) = (self.rule_of(limit), self.now()) else { return Ok(()) };
+        let (table, scale) = (self.sources()?, self.ingress.settings().scale);
+        for Elsewhere { source, units, ago } in charges {
+            let since = scale.ticks(nanoseconds.saturating_sub(*ago));
+            table.charge_beyond(&key_of(*source, group), &rule, (since, now), *units);
+        }
+        Ok(())
+    }
+}
+
+/// Seconds since an instant of the monotonic clock; `None` if it is 0.
+fn seconds_since(at: u64, now: u64) -> Option<f64> {
+    (at != 0).then(|| now.saturating_sub(at) as f64 / 1e9)
+}
+
+/// (units that would pass, ticks until one passes) of one rule.
+fn allowance(sources: &Sources, rule: &Rule, slot: Option<&SlotView>, now: Ticks) -> (u64, Ticks) {
+    let Some(slot) = slot else { return (rule.most, 0) };
+    let (limiter, words) = (rule.any_limiter(), sources.state(slot, rule));
+    (limiter.remaining(&words, now), limiter.wait_for_one(&words, now))
+}
+
+/// Seconds until an instant of the monotonic clock; `None` if it is infinite.
 #[must_use]
-pub fn seconds_until(until: u64, now: u64) -> Option<f64> {
+fn seconds_until(until: u64, now: u64) -> Option<f64> {
     (until != Ban::FOREVER).then(|| until.saturating_sub(now) as f64 / 1e9)
 }
 
@@ -397,32 +489,29 @@ fn interface_name(index: u32) -> String {
     nix::net::if_::if_indextoname(index).map_or_else(|_| index.to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// The clock that the kernel's programs read.
-#[must_use]
-pub fn monotonic_nanoseconds() -> u64 {
-    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+/// A ban of the list until an instant of the monotonic clock.
+pub(crate) fn ban_status(bans: &BanList, prefix: &PrefixKey, until: u64, now: u64) -> BanStatus {
+    let why = bans.reason(prefix);
+    let origin = match (bans.maker(prefix), why.and_then(|why| why.limit.as_ref())) {
+        (By::Operator, _) => "operator".to_owned(),
+        (By::Limit, Some(limit)) => format!("limit:{limit}"),
+        (By::Limit, None) => "limit".to_owned(),
+    };
+    let reason = why.map(|why| why.text.to_string());
+    BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(until, now), origin, reason }
 }
 
-/// An address as 16 bytes, IPv4 as IPv4-mapped.
-#[must_use]
-pub fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
+/// The address of a key, with the limit's prefix length if it is shorter than the address.
+pub(crate) fn prefix_text(key: &Key, rule: &Rule) -> String {
+    prefix_of(key, rule).to_string()
 }
 
-/// The address of a key, with the limit's prefix where that is not the whole address.
-fn prefix_text(key: &Key, rule: &Rule) -> String {
-    let octets = Address { hi: key.hi, lo: key.lo }.octets();
-    let address = Ipv6Addr::from(octets);
-    match address.to_ipv4_mapped() {
-        Some(address) => with_length(&address, Ipv4Addr::BITS, rule.mask_ipv4.count_ones()),
-        None => with_length(&address, Ipv6Addr::BITS, rule.mask_hi.count_ones() + rule.mask_lo.count_ones()),
-    }
-}
-
-fn with_length(address: &dyn std::fmt::Display, whole: u32, length: u32) -> String {
-    if length == whole { address.to_string() } else { format!("{address}/{length}") }
+/// The prefix of a key.
+pub(crate) fn prefix_of(key: &Key, rule: &Rule) -> PrefixKey {
+    let address = Address { hi: key.hi, lo: key.lo }.octets();
+    let length = match Ipv6Addr::from(address).to_ipv4_mapped() {
+        Some(_) => PrefixKey::IPV4.length + rule.mask_ipv4.count_ones(),
+        None => rule.mask_hi.count_ones() + rule.mask_lo.count_ones(),
+    };
+    PrefixKey { address, length }
 }

@@ -1,42 +1,41 @@
-//! What is on the screen, and what a key changes: without a terminal, a socket or a clock of its own.
+//! The state of the screen and the effect of keys, without a terminal, a socket or a clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use config::prefix;
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::config::prefix;
 use crate::stats::{MOST_SOURCES, Sort, View, ViewQuery};
 
-/// What a key asks of whoever runs the screen.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing that is seen.
+    /// No visible change.
     Nothing,
-    /// Draw again.
+    /// Redraw.
     Redraw,
     /// End.
     Quit,
 }
 
-/// What keys mean at the moment.
+/// The input mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Typing {
-    /// Commands.
     #[default]
     Commands,
-    /// The prefix to filter by, as far as it is typed, and what is wrong with it.
+    /// Input of the prefix to filter by.
     Filter {
-        /// So far.
+        /// The text so far.
         text: String,
-        /// Why it was not taken.
+        /// Why it was rejected.
         wrong: Option<String>,
     },
-    /// Any key takes the help away.
+    /// The help is shown; any key closes it.
     Help,
 }
 
-/// Whether what is shown changes by itself.
+/// Whether the view updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Motion {
     /// Once a second.
@@ -46,12 +45,12 @@ pub enum Motion {
     Paused,
 }
 
-/// What passed and was refused of a limit, in its units a second.
+/// The current flow of a limit, in its units per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flow {
-    /// Let through.
+    /// Passed.
     pub passed: f64,
-    /// Refused, or would have been.
+    /// Refused, or would have been refused.
     pub throttled: f64,
 }
 
@@ -69,18 +68,24 @@ pub struct App {
     scroll: usize,
     asked_at: Option<Instant>,
     is_waiting: bool,
-    /// Asked for by a key: it is shown even while all stands still.
+    /// Set by a key that changes the query: the reply is shown even while paused.
     is_wanted: bool,
 }
 
 impl App {
-    /// What to ask the agent for.
+    /// With the first order.
+    #[must_use]
+    pub fn sorted(sort: Sort) -> Self {
+        Self { sort, ..Self::default() }
+    }
+
+    /// The query for the agent.
     #[must_use]
     pub fn query(&self) -> ViewQuery {
         ViewQuery { sort: self.sort, within: self.within.clone(), most: MOST_SOURCES }
     }
 
-    /// Whether to ask the agent now: once a `period`, and at once when a key changed what is asked for.
+    /// Whether to query the agent now: once per `period`, and at once after a key changed the query.
     #[must_use]
     pub fn is_due(&self, now: Instant, period: Duration) -> bool {
         if self.is_waiting {
@@ -90,19 +95,19 @@ impl App {
         self.is_wanted || (is_time && self.motion == Motion::Live)
     }
 
-    /// The agent was asked.
+    /// Records a query.
     pub fn asked(&mut self, now: Instant) {
         self.asked_at = Some(now);
         self.is_waiting = true;
     }
 
-    /// An answer has come, or why there is none.
+    /// Processes a reply or an error.
     pub fn arrived(&mut self, answer: Result<View, String>) {
         self.is_waiting = false;
         match answer {
             Ok(view) => {
                 self.trouble = None;
-                // What was asked for before the pause is not to move what stands still.
+                // A reply to a query from before the pause must not change a paused view.
                 if self.motion == Motion::Live || std::mem::take(&mut self.is_wanted) {
                     self.is_wanted = false;
                     self.show(view);
@@ -146,7 +151,6 @@ impl App {
         self.view = Some(view);
     }
 
-    /// A key was typed.
     pub fn typed(&mut self, key: KeyEvent) -> Effect {
         if key.kind == KeyEventKind::Release {
             return Effect::Nothing;
@@ -234,55 +238,55 @@ impl App {
         self.scroll = line.min(lines.saturating_sub(1));
     }
 
-    /// The document that is shown.
+    /// The displayed document.
     #[must_use]
     pub fn view(&self) -> Option<&View> {
         self.view.as_ref()
     }
 
-    /// What flows through a limit; `None` until it has been looked at twice.
+    /// The flow of a limit; `None` before the second document.
     #[must_use]
     pub fn flow(&self, limit: &str) -> Option<Flow> {
         self.flows.get(limit).copied()
     }
 
-    /// Percent of one CPU that a group uses; `None` until it has been looked at twice.
+    /// A group's CPU usage in percent of one CPU; `None` before the second document.
     #[must_use]
     pub fn cpu(&self, group: &str) -> Option<f64> {
         self.cpu.get(group).copied()
     }
 
-    /// Which sources come first.
+    /// The order of sources.
     #[must_use]
     pub const fn sort(&self) -> Sort {
         self.sort
     }
 
-    /// The prefix that sources are filtered by.
+    /// The prefix that filters sources.
     #[must_use]
     pub fn within(&self) -> Option<&str> {
         self.within.as_deref()
     }
 
-    /// What keys mean.
+    /// The input mode.
     #[must_use]
     pub const fn typing(&self) -> &Typing {
         &self.typing
     }
 
-    /// Whether it changes by itself.
+    /// Whether the view updates.
     #[must_use]
     pub const fn motion(&self) -> Motion {
         self.motion
     }
 
-    /// Why there is nothing new.
+    /// The last error.
     #[must_use]
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// The first source to show.
+    /// The index of the first visible source.
     #[must_use]
     pub const fn scroll(&self) -> usize {
         self.scroll

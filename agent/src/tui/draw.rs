@@ -1,5 +1,7 @@
-//! The screen, made of what is known.
+//! Draws the screen.
 
+use cgroup::GroupStatus;
+use config::human;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -7,11 +9,9 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
 use super::app::{App, Motion, Typing};
-use crate::groups::GroupStatus;
-use crate::human;
 use crate::stats::{LimitStatus, Sort, SourceLoad, View};
 
-/// Whether there is colour.
+/// Whether colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
     /// There is.
@@ -21,7 +21,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    /// As NO_COLOR says (no-color.org): set to anything but nothing.
+    /// Without colours if NO_COLOR is set and not empty (no-color.org).
     #[must_use]
     pub fn of_environment() -> Self {
         if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) { Self::Plain } else { Self::Colour }
@@ -51,7 +51,7 @@ const HELP: &str = "\
 pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme) {
     let area = frame.area();
     let Some(view) = app.view() else { return };
-    // Sources have what the others leave, and never less than half.
+    // Sources get the remaining lines, at least half.
     let room = usize::from(area.height.saturating_sub(4)) / 2;
     let groups = if view.groups.is_empty() { 0 } else { 1 + view.groups.len().min(room / 3) };
     let limits = if view.limits.is_empty() { 0 } else { 1 + view.limits.len().min(room.saturating_sub(groups + 1)) };
@@ -59,9 +59,9 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme) {
     let [head, limits, groups, sources, foot] =
         Layout::vertical([heights[0], heights[1], heights[2], Constraint::Min(2), Constraint::Length(1)]).areas(area);
     frame.render_widget(Paragraph::new(heading(app, view, theme)), head);
-    frame.render_widget(limit_table(app, view, usize::from(limits.height), theme), limits);
+    frame.render_widget(limit_table(app, view, limits, theme), limits);
     frame.render_widget(group_table(app, view, usize::from(groups.height)), groups);
-    frame.render_widget(source_table(app, view, theme), sources);
+    frame.render_widget(source_table(app, view, sources.width, theme), sources);
     frame.render_widget(footing(app, theme), foot);
     if *app.typing() == Typing::Help {
         help(frame, area);
@@ -72,7 +72,7 @@ fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
     let status = &view.status;
     let shown = status.interfaces.iter().filter(|on| on.enforced_by.is_empty());
     let interfaces: Vec<String> = shown.map(ToString::to_string).collect();
-    let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
+    let uptime = human::time(std::time::Duration::from_secs(status.uptime_seconds));
     let mut first =
         vec![Span::styled("weir", BOLD), format!("  {}  {}  up {uptime}", status.mode, interfaces.join(", ")).into()];
     if app.motion() == Motion::Paused {
@@ -105,40 +105,50 @@ fn table<'r>(heading: &[&'static str], widths: &[u16], numbers: usize, rows: Vec
         Cell::from(if nth >= numbers { line.alignment(Alignment::Right) } else { line })
     };
     let heading = heading.iter().enumerate().map(|(nth, text)| aligned(nth, text));
-    // The first column has what the others leave.
+    // The first column gets the remaining width.
     let first = std::iter::once(Constraint::Min(widths[0]));
     let widths = first.chain(widths[1..].iter().map(|width| Constraint::Length(*width)));
     Table::new(rows.into_iter().map(Row::new), widths).header(Row::new(heading).style(REVERSED)).column_spacing(1)
+}
+
+/// The width of a table's first column.
+fn first_width(all: u16, widths: &[u16]) -> usize {
+    let others: u16 = widths[1..].iter().map(|width| width + 1).sum();
+    usize::from(all.saturating_sub(others).max(widths[0]))
 }
 
 fn number<'r>(text: String) -> Cell<'r> {
     Cell::from(Line::from(text).alignment(Alignment::Right))
 }
 
-fn limit_table<'v>(app: &App, view: &'v View, height: usize, theme: Theme) -> Table<'v> {
-    let shown = height.saturating_sub(1);
+const LIMIT_WIDTHS: [u16; 6] = [14, 18, 7, 9, 11, 13];
+
+fn limit_table<'v>(app: &App, view: &'v View, area: Rect, theme: Theme) -> Table<'v> {
+    let shown = usize::from(area.height).saturating_sub(1);
+    let name = first_width(area.width, &LIMIT_WIDTHS);
     let hidden = view.limits.len().saturating_sub(shown);
-    let mut rows: Vec<Vec<Cell<'v>>> = view.limits.iter().map(|limit| limit_row(app, view, limit, theme)).collect();
+    let mut rows: Vec<Vec<Cell<'v>>> =
+        view.limits.iter().map(|limit| limit_row(app, view, limit, name, theme)).collect();
     if hidden > 0 && shown > 0 {
-        // Those of which most is refused are what one looks for.
+        // Limits with the most refusals come first.
         let mut order: Vec<usize> = (0..rows.len()).collect();
         let refused = |nth: &usize| app.flow(&view.limits[*nth].definition.name).unwrap_or_default().throttled;
         order.sort_by(|a, b| refused(b).total_cmp(&refused(a)));
         order.truncate(shown - 1);
-        rows = order.into_iter().map(|nth| limit_row(app, view, &view.limits[nth], theme)).collect();
+        rows = order.into_iter().map(|nth| limit_row(app, view, &view.limits[nth], name, theme)).collect();
         rows.push(vec![Cell::from(format!("and {} more", hidden + 1))]);
     }
-    table(&["LIMIT", "RATE", "KEYS", "PASSED/s", "THROTTLED/s", "LOAD"], &[14, 18, 7, 9, 11, 13], 2, rows)
+    table(&["LIMIT", "RATE", "KEYS", "PASSED/s", "THROTTLED/s", "LOAD"], &LIMIT_WIDTHS, 2, rows)
 }
 
-fn limit_row<'v>(app: &App, view: &View, limit: &'v LimitStatus, theme: Theme) -> Vec<Cell<'v>> {
+fn limit_row<'v>(app: &App, view: &View, limit: &'v LimitStatus, name: usize, theme: Theme) -> Vec<Cell<'v>> {
     let definition = &limit.definition;
     let flow = app.flow(&definition.name);
     let throttled = flow.map(|flow| flow.throttled);
     let allowed = view.allowed_per_second.get(&definition.name).map(|rate| rate * limit.keys.max(1) as f64);
     let load = flow.zip(allowed).filter(|(_, allowed)| *allowed > 0.0).map(|(flow, allowed)| flow.passed / allowed);
     vec![
-        Cell::from(definition.name.as_str()),
+        Cell::from(human::cut(&definition.name, name)),
         Cell::from(format!("{} {}", definition.rate, definition.unit)),
         number(compact(limit.keys as f64)),
         number(rate(flow.map(|flow| flow.passed))),
@@ -166,26 +176,29 @@ fn group_row<'v>(app: &App, group: &'v GroupStatus) -> Vec<Cell<'v>> {
     ]
 }
 
-fn source_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
+fn source_table<'v>(app: &App, view: &'v View, width: u16, theme: Theme) -> Table<'v> {
+    // A wide screen has room for long names of sources and limits.
+    let widths = [16, if width < 120 { 14 } else { 40 }, 9, 11, 9, 9];
+    let names = [first_width(width, &widths), usize::from(widths[1])];
     let is_observing = view.status.mode == "observe";
-    let rows = view.sources.iter().skip(app.scroll()).map(|source| source_row(source, theme)).collect();
+    let rows = view.sources.iter().skip(app.scroll()).map(|source| source_row(source, names, theme)).collect();
     let heading = if is_observing {
         ["SOURCE", "LIMIT", "PASSED/s", "WOULD THR/s", "PASSED", "WOULD THR"]
     } else {
         ["SOURCE", "LIMIT", "PASSED/s", "THROTTLED/s", "PASSED", "THROTTLED"]
     };
-    table(&heading, &[16, 14, 9, 11, 9, 9], 2, rows)
+    table(&heading, &widths, 2, rows)
 }
 
-fn source_row<'v>(source: &'v SourceLoad, theme: Theme) -> Vec<Cell<'v>> {
+fn source_row<'v>(source: &'v SourceLoad, names: [usize; 2], theme: Theme) -> Vec<Cell<'v>> {
     let row = &source.row;
-    let throttled = row.throttled_packets + source.would_throttle_packets;
+    let throttled = row.throttled_packets + source.row.would_throttle_packets;
     vec![
-        Cell::from(row.source.as_str()),
-        Cell::from(row.limit.as_str()),
+        Cell::from(human::cut(&row.source, names[0])),
+        Cell::from(human::cut(&row.limit, names[1])),
         number(rate(source.passed_per_second)),
         number(rate(source.throttled_per_second)).style(alarm(source.throttled_per_second, theme)),
-        number(compact(row.passed_packets as f64)),
+        number(format!("{}{}", row.passed_precision.mark(), compact(row.passed_packets as f64))),
         number(compact(throttled as f64)),
     ]
 }
@@ -224,7 +237,7 @@ fn help(frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys ")), middle);
 }
 
-/// Something is being refused.
+/// The style for current refusals.
 fn alarm(throttled: Option<f64>, theme: Theme) -> Style {
     if throttled.is_some_and(|rate| rate > 0.0) { theme.style(Color::Red).patch(BOLD) } else { Style::new() }
 }
@@ -233,7 +246,7 @@ fn rate(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), compact)
 }
 
-/// A number in five characters or so.
+/// A number in about five characters.
 fn compact(value: f64) -> String {
     match value {
         value if value < 0.05 => "0".to_owned(),
@@ -245,7 +258,7 @@ fn compact(value: f64) -> String {
     }
 }
 
-/// A share as a bar and a number; more than all of it where classes are allowed more.
+/// A share as a bar and a number; above 100 % if classes are allowed more.
 fn bar(share: f64) -> String {
     const CELLS: usize = 8;
     let filled = ((share * CELLS as f64).round() as usize).min(CELLS);

@@ -1,4 +1,4 @@
-//! Screens of documents as the agent gives them, and what keys do.
+//! Tests of screens for the agent's documents, and of keys.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::stats::{Sort, View};
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// A document as it comes through the socket, `seconds` after the first.
+/// A document like the agent's, `seconds` after the first.
 fn view(seconds: u64, sources: usize) -> View {
     let count = |packets: u64| json!({"packets": packets, "bytes": packets * 100});
     let limit = |name: &str, unit: &str, passed: u64, throttled: u64| {
@@ -85,10 +85,10 @@ fn type_in(app: &mut App, text: &str) {
 #[test]
 fn a_screen_of_80_by_24_has_limits_groups_and_sources() {
     let lines = lines(&app(200), 80, 24);
-    assert_eq!(lines[0], "weir  enforce  weir0 (native)  up 1m 1s");
+    assert_eq!(lines[0], "weir  enforce  weir0 (native)  up 1 min 1 s");
     assert_eq!(lines[1], "passed 3000  throttled 7  sources 1.0M of 1.0M  evicted 3  bans 2");
     assert_eq!(lines[2], "LIMIT             RATE                  KEYS  PASSED/s THROTTLED/s          LOAD");
-    // 2,000 in two seconds of 2,000 a second that two keys are allowed: half of it.
+    // 2,000 in two seconds, of 2,000 a second for two keys: half of it.
     assert_eq!(lines[3], "packets           1000/s packets           2      1000         500 ####....  50%");
     assert_eq!(lines[4], "traffic           1000/s bytes             2      1000           0 ####....  50%");
     assert_eq!(lines[5], "GROUP            PROCESSES           CPU             MEMORY  HELD BACK  PRESSURE");
@@ -106,7 +106,7 @@ fn a_larger_screen_has_more_and_a_tiny_one_does_not_panic() {
     let app = app(200);
     let large = lines(&app, 160, 60);
     assert!(large[58].starts_with("10.77.0.50"), "{}", large[58]);
-    // The wide screen's room is the source's, so that long prefixes are whole.
+    // The wide screen's room goes to sources, so that long prefixes are complete.
     assert!(large[8].starts_with("10.77.0.0 ") && large[8].ends_with("5.0M"));
     for (width, height) in [(1, 1), (10, 3), (20, 5), (79, 10), (300, 2)] {
         terminal(&app, width, height, Theme::Plain);
@@ -152,7 +152,7 @@ fn an_agent_that_observes_is_shown_with_what_would_be_throttled() {
     let mut view = view(1, 3);
     view.status.mode = "observe".to_owned();
     view.sources[0].row.throttled_packets = 0;
-    view.sources[0].would_throttle_packets = 640;
+    view.sources[0].row.would_throttle_packets = 640;
     let mut app = App::default();
     app.arrived(Ok(view));
     let lines = lines(&app, 80, 24);
@@ -198,7 +198,7 @@ fn a_filter_is_typed_corrected_taken_and_cleared() {
     assert_eq!(app.query().within.as_deref(), Some("10.77.0.0/16"));
     assert!(app.is_due(Instant::now(), PERIOD));
     assert!(lines(&app, 80, 24)[23].ends_with("by throttled/s: 5 in 10.77.0.0/16"));
-    // Esc leaves the typing, not the view, and what was in force stays.
+    // Esc leaves the input mode, not the view, and the previous filter stays.
     press(&mut app, KeyCode::Char('/'));
     assert_eq!(press(&mut app, KeyCode::Esc), Effect::Redraw);
     assert_eq!(app.within(), Some("10.77.0.0/16"));
@@ -237,7 +237,7 @@ fn an_agent_that_goes_is_told_of_and_asked_again() {
     assert_eq!(lines_then[1], "NO ANSWER, trying on: the agent on /run/x has gone");
     assert!(lines_then[8].starts_with("10.77.0.0"), "the last that was known stays");
     assert!(app.is_due(now + PERIOD, PERIOD));
-    // One that has started anew counts from nothing, and nothing is below it.
+    // A restarted agent's counters start at 0, and nothing is negative.
     app.arrived(Ok(view(0, 5)));
     assert!(app.trouble().is_none());
     app.arrived(Ok(view(1, 5)));
@@ -286,4 +286,50 @@ fn three_keys_quit() {
     press(&mut app, KeyCode::Char('/'));
     assert_eq!(press(&mut app, KeyCode::Char('q')), Effect::Redraw, "a letter of the filter");
     assert_eq!(app.typed(control_c), Effect::Quit);
+}
+
+/// Long names, IPv6, many limits and would-be refusals, in one screen.
+fn varied() -> App {
+    let mut app = App::default();
+    for seconds in [1, 3] {
+        let mut view = view(seconds, 60);
+        let (limit, source) = (view.limits[0].clone(), view.sources[0].clone());
+        for nth in 0..30 {
+            let mut more = limit.clone();
+            more.definition.name = format!("a-limit-with-a-long-name-for-the-service-behind-port-{}", 8_000 + nth);
+            more.throttled.packets = if nth < 12 { nth * seconds * 10 } else { 0 };
+            view.limits.push(more);
+        }
+        for (nth, of) in view.sources.iter_mut().enumerate().filter(|(nth, _)| nth % 3 == 1) {
+            of.row.source = format!("2001:db8:{nth:x}:4567:89ab:cdef:123:{nth:x}/128 port 4{nth}");
+            of.row.limit = format!("a-limit-with-a-long-name-for-the-service-behind-port-{}", 8_000 + nth);
+            (of.row.throttled_packets, of.row.would_throttle_packets) = (0, 640 + nth as u64);
+            of.row.passed_precision = crate::stats::Precision::Sampled;
+        }
+        view.sources.push(source);
+        app.arrived(Ok(view));
+    }
+    app
+}
+
+/// The pictures in docs/ match the rendering; `WEIR_PICTURES=write` updates them.
+#[test]
+fn pictures_in_the_documentation_are_what_is_drawn() {
+    let mut empty = view(1, 0);
+    (empty.limits, empty.groups, empty.matching) = (Vec::new(), Vec::new(), 0);
+    let mut none = App::default();
+    none.arrived(Ok(empty));
+    for (app, name, width, height) in
+        [(varied(), "top-80x24", 80, 24), (varied(), "top-200x50", 200, 50), (none, "top-empty-80x24", 80, 24)]
+    {
+        let shown = lines(&app, width, height);
+        assert!(shown.iter().all(|line| config::human::columns(line) <= usize::from(width)));
+        let drawn = format!("{}\n", shown.join("\n"));
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/pictures/{name}.txt"));
+        if std::env::var_os("WEIR_PICTURES").is_some_and(|value| value == "write") {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, &drawn).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap_or_default(), drawn, "WEIR_PICTURES=write writes {name}");
+    }
 }

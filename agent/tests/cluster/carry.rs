@@ -4,16 +4,17 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use testbed::tests;
 
 use crate::fleet::{BURST, Host};
 use crate::redis::Redis;
 use crate::trouble::{LIMIT, PATIENCE, pair, store};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_reload_without_a_store_keeps_every_host_to_its_share", reloaded),
-    ("a_start_without_a_store_uses_the_hosts_last_seen", started),
-    ("a_lease_stays_valid_over_reloads", goes_on),
-    ("an_agent_that_was_killed_takes_its_own_lease_over", taken_over),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_reload_without_a_store_keeps_every_host_to_its_share,
+    a_start_without_a_store_uses_the_hosts_last_seen,
+    a_lease_stays_valid_over_reloads,
+    an_agent_that_was_killed_takes_its_own_lease_over,
 ];
 
 const MORE: &str = "\n[[limit]]\nname = \"more\"\nscope = \"request\"\nkey = [\"a\"]\nrate = \"9/s\"\ncluster = true";
@@ -28,7 +29,7 @@ fn most_held(hosts: [&Host; 2], limit: &str, time: Duration) -> f64 {
     most
 }
 
-fn reloaded() {
+fn a_reload_without_a_store_keeps_every_host_to_its_share() {
     let mut redis = Redis::start(&[]);
     let [one, two] = pair(&store(&redis));
     redis.kill();
@@ -55,7 +56,7 @@ fn reloaded() {
     }
 }
 
-fn started() {
+fn a_start_without_a_store_uses_the_hosts_last_seen() {
     for (mode, share) in [("share", 0.5), ("closed", 0.0)] {
         let mut redis = Redis::start(&[]);
         let cluster = format!("{}\nwhen_store_is_down = {mode:?}", store(&redis));
@@ -74,7 +75,7 @@ fn started() {
     }
 }
 
-fn goes_on() {
+fn a_lease_stays_valid_over_reloads() {
     let redis = Redis::start(&[]);
     // A lease of ten seconds: one that was lost would be missed.
     let cluster = format!("{}\nsync = \"1s\"", store(&redis));
@@ -103,7 +104,7 @@ fn goes_on() {
     }
 }
 
-fn taken_over() {
+fn an_agent_that_was_killed_takes_its_own_lease_over() {
     let redis = Redis::start(&[]);
     // A lease of a minute: nobody waits for that.
     let cluster = format!("{}\nsync = \"6s\"", store(&redis));

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use cluster::ledger::{Acknowledged, Ledger, Report};
+use cluster::store::SCRIPT;
 use common::share::Share;
-use weir::cluster::ledger::{Acknowledged, Ledger, Report};
-use weir::cluster::store::SCRIPT;
+use testbed::tests;
 
 use crate::redis::Redis;
 
-pub const TESTS: &[(&str, fn())] = &[("the_script_and_its_model_answer_alike", alike)];
+pub const TESTS: &[(&str, fn())] = tests![the_script_and_its_model_answer_alike,];
 
 struct Dice(u64);
 
@@ -25,7 +26,7 @@ fn with_given_clock() -> String {
     SCRIPT.replace("redis.call('TIME')", "{ARGV[13], ARGV[14]}")
 }
 
-fn alike() {
+fn the_script_and_its_model_answer_alike() {
     let redis = Redis::start(&[]);
     let client = redis_client(&redis);
     let mut connection = client.get_connection().unwrap();

@@ -4,14 +4,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::fleet::Host;
-use crate::redis::{Redis, free_port};
+use testbed::tests;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_store_with_tls_and_a_password_is_asked_and_its_password_never_told", tls),
-    ("a_cluster_of_stores_is_found_from_one_of_its_nodes", many_nodes),
-    ("sentinels_are_asked_who_the_master_is", sentinel),
-    ("a_store_that_has_forgotten_the_script_is_given_it_again", script_lost),
+use crate::fleet::Host;
+use crate::redis::{Redis, free_port, program};
+
+pub const TESTS: &[(&str, fn())] = tests![
+    a_store_with_tls_works_and_its_password_is_never_printed,
+    a_cluster_of_stores_is_found_from_one_of_its_nodes,
+    sentinels_name_the_master,
+    a_store_that_has_forgotten_the_script_is_given_it_again,
 ];
 
 const LIMIT: &str = "rate = \"1000/s\"";
@@ -56,7 +58,7 @@ fn certificates(folder: &Path) {
     ]);
 }
 
-fn tls() {
+fn a_store_with_tls_works_and_its_password_is_never_printed() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -92,7 +94,7 @@ fn tls() {
     }
 }
 
-fn many_nodes() {
+fn a_cluster_of_stores_is_found_from_one_of_its_nodes() {
     let enabled = ["--cluster-enabled", "yes"];
     let nodes = [Redis::start(&enabled), Redis::start(&enabled)];
     assert_eq!(nodes[0].cli(&["cluster", "addslotsrange", "0", "8191"]), "OK");
@@ -120,14 +122,14 @@ fn many_nodes() {
     joins(&Host::start("two", &format!("store = {urls:?}\nname = \"other\""), LIMIT));
 }
 
-fn sentinel() {
+fn sentinels_name_the_master() {
     let master = Redis::start(&[]);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("sentinel.conf");
     let port = free_port();
     let text = format!("port {port}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n", master.port());
     std::fs::write(&config, text).unwrap();
-    let mut child = Command::new("redis-server")
+    let mut child = Command::new(program())
         .arg(&config)
         .args(["--sentinel", "--daemonize", "no"])
         .stdout(std::process::Stdio::null())
@@ -147,7 +149,7 @@ fn sentinel() {
     joined.unwrap();
 }
 
-fn script_lost() {
+fn a_store_that_has_forgotten_the_script_is_given_it_again() {
     let redis = Redis::start(&[]);
     // A socket does as well as a port.
     let host = Host::start("one", &format!("store = \"unix://{}\"", redis.socket().display()), LIMIT);

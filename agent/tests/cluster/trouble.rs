@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use testbed::tests;
 
 use crate::fleet::{BURST, Host};
 use crate::redis::Redis;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_store_that_never_answers_holds_up_no_decision", never_answers),
-    ("a_store_that_hangs_is_told_of_and_found_again", hangs),
-    ("without_a_store_holds_what_the_config_says", gone_and_back),
-    ("a_store_that_is_emptied_lets_nobody_take_more", emptied),
-    ("a_host_that_dies_is_missed_when_its_lease_ends", dies),
-    ("a_host_that_leaves_gives_back_at_once", leaves),
-    ("a_host_whose_clock_is_wrong_is_like_any_other", wrong_clock),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_store_that_never_replies_delays_no_decision,
+    a_store_that_hangs_is_reported_and_used_again,
+    without_a_store_when_store_is_down_applies,
+    an_emptied_store_lets_no_share_grow,
+    a_host_that_dies_is_missed_when_its_lease_ends,
+    a_host_that_leaves_gives_back_at_once,
+    a_host_whose_clock_is_wrong_is_like_any_other,
 ];
 
 pub const LIMIT: &str = "rate = \"1000/s\"\nburst = 100";
@@ -61,7 +62,7 @@ fn decisions_go_on(host: &Host, time: Duration) {
     assert!(took[took.len() * 9 / 10] < Duration::from_millis(100), "{:?}", &took[took.len() * 9 / 10..]);
 }
 
-fn never_answers() {
+fn a_store_that_never_replies_delays_no_decision() {
     // It takes connections and what is sent, and says nothing.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let cluster = format!("store = \"redis://{}\"", listener.local_addr().unwrap());
@@ -76,7 +77,7 @@ fn never_answers() {
     assert_eq!(cluster["limits"][0]["share"], 1.0);
 }
 
-fn hangs() {
+fn a_store_that_hangs_is_reported_and_used_again() {
     let redis = Redis::start(&[]);
     let [one, two] = pair(&store(&redis));
     redis.hang();
@@ -86,19 +87,19 @@ fn hangs() {
             is_from("share")(cluster) && cluster["health"] == "down" && cluster["limits"][0]["share"] == 0.5
         });
         let error = host.cluster()["last_error"].as_str().unwrap().to_owned();
-        assert!(error.contains("no answer") || error.contains("timed out"), "{error}");
-        assert!(host.said().contains("the store does not answer"), "{}", host.said());
+        assert!(error.contains("no reply") || error.contains("timed out"), "{error}");
+        assert!(host.said().contains("the store is unavailable"), "{}", host.said());
         let table = String::from_utf8(host.command(&["status"]).stdout).unwrap();
         assert!(table.contains("down at redis://127.0.0.1") && table.contains("50.0 %"), "{table}");
     }
     redis.go_on();
     for host in [&one, &two] {
         host.until(PATIENCE, "back", |cluster| is_from("lease")(cluster) && cluster["health"] != "down");
-        assert!(host.said().contains("the store answers again"), "{}", host.said());
+        assert!(host.said().contains("the store is available again"), "{}", host.said());
     }
 }
 
-fn gone_and_back() {
+fn without_a_store_when_store_is_down_applies() {
     let mut redis = Redis::start(&[]);
     let modes = ["share", "local", "open", "closed"];
     let fleets = modes.map(|mode| pair(&format!("{}\nname = {mode:?}\nwhen_store_is_down = {mode:?}", store(&redis))));
@@ -140,7 +141,7 @@ fn gone_and_back() {
     }
 }
 
-fn emptied() {
+fn an_emptied_store_lets_no_share_grow() {
     let redis = Redis::start(&[]);
     let [one, two] = pair(&store(&redis));
     // All demand is at one: it has nearly all.
@@ -172,7 +173,7 @@ fn emptied() {
     });
 }
 
-fn dies() {
+fn a_host_that_dies_is_missed_when_its_lease_ends() {
     let redis = Redis::start(&[]);
     let [one, mut two] = pair(&store(&redis));
     let start = Instant::now();
@@ -194,7 +195,7 @@ fn dies() {
     });
 }
 
-fn leaves() {
+fn a_host_that_leaves_gives_back_at_once() {
     let redis = Redis::start(&[]);
     // A lease of ten seconds.
     let [one, mut two] = pair(&format!("{}\nsync = \"1s\"", store(&redis)));
@@ -206,7 +207,7 @@ fn leaves() {
     assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
 }
 
-fn wrong_clock() {
+fn a_host_whose_clock_is_wrong_is_like_any_other() {
     let redis = Redis::start(&[]);
     // A host that seems to have been up for a year longer: every clock that leases are measured by is off.
     let by = ["unshare", "--time", "--boottime", "31536000", "--monotonic", "31536000", "--fork", "--kill-child"];

@@ -3,25 +3,28 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use testbed::tests;
 
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_ban_refuses_everything_until_it_is_lifted", ban),
-    ("a_ban_ends_by_itself_and_opens_no_hole_in_a_longer_one", expiry),
-    ("never_limit_is_stronger_than_a_ban", never_limit),
-    ("a_ban_is_enforced_in_observe_mode", observe),
-    ("a_ban_or_unban_without_effect_says_so_and_fails", without_effect),
-    ("a_shorter_ban_does_not_shorten_a_longer_one", shorter),
-    ("a_hundred_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent", list),
-    ("wrong_bans_are_told_and_ban_nobody", wrong),
-    ("a_hundred_thousand_prefixes_of_classes_load", classes),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_ban_refuses_everything_until_it_is_lifted,
+    a_ban_ends_by_itself_and_opens_no_hole_in_a_longer_one,
+    never_limit_is_stronger_than_a_ban,
+    a_ban_is_enforced_in_observe_mode,
+    a_ban_or_unban_without_effect_says_so_and_fails,
+    a_shorter_ban_does_not_shorten_a_longer_one,
+    a_hundred_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent,
+    invalid_bans_are_errors_and_ban_no_source,
+    the_reason_of_a_ban_is_shown_and_survives_restarts_and_reboots,
+    an_unprintable_reason_bans_no_source,
+    a_hundred_thousand_prefixes_of_classes_load,
 ];
 
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\n";
 
-fn ban() {
+fn a_ban_refuses_everything_until_it_is_lifted() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let receiver = network.receiver(PORT);
@@ -58,7 +61,7 @@ fn wait_for_bans(agent: &Agent<'_>, count: usize) {
     }
 }
 
-fn expiry() {
+fn a_ban_ends_by_itself_and_opens_no_hole_in_a_longer_one() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let receiver = network.receiver(PORT);
@@ -81,7 +84,7 @@ fn expiry() {
     assert_eq!(receiver.counts()[7], 10);
 }
 
-fn never_limit() {
+fn never_limit_is_stronger_than_a_ban() {
     let network = Network::new();
     let _agent = network.start("never_limit = [\"10.77.0.7\"]", LIMIT);
     let receiver = network.receiver(PORT);
@@ -91,7 +94,7 @@ fn never_limit() {
     assert_eq!((counts[7], counts[8]), (20, 0));
 }
 
-fn observe() {
+fn a_ban_is_enforced_in_observe_mode() {
     let network = Network::new();
     let agent = network.start("mode = \"observe\"", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\n");
     let receiver = network.receiver(PORT);
@@ -112,7 +115,7 @@ fn fails(network: &Network, arguments: &[&str], words: &[&str]) {
     assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
 }
 
-fn without_effect() {
+fn a_ban_or_unban_without_effect_says_so_and_fails() {
     let network = Network::new();
     let agent = network.start("never_limit = [\"10.77.0.7\"]", LIMIT);
     fails(&network, &["ban", "10.77.0.7"], &["no effect: 10.77.0.7", "never_limit"]);
@@ -136,7 +139,7 @@ fn without_effect() {
     fails(&network, &["ban", "192.0.2.7"], &["no interface is attached"]);
 }
 
-fn shorter() {
+fn a_shorter_ban_does_not_shorten_a_longer_one() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     network.told(&["ban", "10.77.0.7"]);
@@ -150,7 +153,7 @@ fn shorter() {
     assert_eq!(agent.json(&["bans"])[0]["expires_in_seconds"], serde_json::Value::Null);
 }
 
-fn list() {
+fn a_hundred_thousand_prefixes_are_banned_from_a_file_and_outlive_the_agent() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let path = network.folder.path().join("list");
@@ -177,7 +180,7 @@ fn list() {
     assert_eq!((&bans[0]["cidr"], &bans[0]["throttled_packets"]), (&"10.77.0.7".into(), &30.into()));
 }
 
-fn wrong() {
+fn invalid_bans_are_errors_and_ban_no_source() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let path = network.folder.path().join("list");
@@ -193,7 +196,7 @@ fn wrong() {
         2,
         &["list:2: ", "list:3: ", "10.0.0.0/8", "nothing was banned"],
     );
-    refused(&["ban", "--file", "/nonexistent"], 1, &["/nonexistent"]);
+    refused(&["ban", "--file", "/nonexistent"], 2, &["/nonexistent"]);
     refused(&["ban", "10.77.0.300"], 2, &["neither an address nor a prefix"]);
     refused(&["ban", "10.77.0.7", "--for", "soon"], 2, &["soon"]);
     refused(&["ban", "10.77.0.7", "--for", "0s"], 2, &["--for 10m"]);
@@ -205,7 +208,7 @@ fn wrong() {
     assert_eq!(agent.json(&["bans"]).as_array().unwrap().len(), 0);
 }
 
-fn classes() {
+fn a_hundred_thousand_prefixes_of_classes_load() {
     let network = Network::new();
     let list = |first: u32| -> String {
         (0..50_000u32).map(|number| format!("\"{}\",", std::net::Ipv4Addr::from(first + number))).collect()
@@ -222,4 +225,97 @@ fn classes() {
     burst(&network, &[udp_from(7), udp_from(8), udp_from(9)], 120);
     assert_eq!(agent.counts("packets"), (30, 50));
     assert_eq!(agent.json(&["show", "10.77.0.8"])["class"], "b");
+}
+
+/// (prefix, reason) of every ban.
+fn reasons(agent: &Agent<'_>) -> Vec<(String, Option<String>)> {
+    let bans = agent.json(&["bans"]);
+    let row =
+        |ban: &serde_json::Value| (ban["cidr"].as_str().unwrap().to_owned(), ban["reason"].as_str().map(str::to_owned));
+    bans.as_array().unwrap().iter().map(row).collect()
+}
+
+fn the_reason_of_a_ban_is_shown_and_survives_restarts_and_reboots() {
+    let network = Network::new();
+    let config = network.config("max_sources = 2000", LIMIT);
+    let agent = network.start_in_boot("a", &config);
+    let why = "brute force, siehe #12 „ssh“";
+    network.told(&["ban", "10.77.0.7", "2001:db8::7", "--for", "1h", "--reason", why]);
+    network.told(&["ban", "10.77.0.9", "--reason", "scan"]);
+    network.told(&["ban", "10.77.0.11"]);
+    let expected = |ninth: Option<&str>| {
+        let row = |cidr: &str, reason: Option<&str>| (cidr.to_owned(), reason.map(str::to_owned));
+        vec![
+            row("10.77.0.7", Some(why)),
+            row("10.77.0.9", ninth),
+            row("10.77.0.11", None),
+            row("2001:db8::/64", Some(why)),
+        ]
+    };
+    assert_eq!(reasons(&agent), expected(Some("scan")));
+    assert_eq!(agent.json(&["show", "10.77.0.7"])["ban"]["reason"], why);
+    for (arguments, width) in [(&["bans"][..], 80), (&["show", "10.77.0.7"], 200)] {
+        let output = network.command_with("COLUMNS", "80", arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("brute force") && text.lines().all(|line| line.chars().count() <= width), "{text}");
+    }
+    let events = agent.lines(&["events", "--json"]);
+    let event = events.iter().find(|event| event["source"] == "10.77.0.7").unwrap();
+    assert_eq!(
+        (&event["verdict"], event["reason"].as_str().unwrap()),
+        (&"banned".into(), &*format!("ordered by an operator for 1h: {why}"))
+    );
+    assert_eq!(events.iter().filter(|event| event["verdict"] == "banned").count(), 4);
+    // A ban that is shorter than the one there leaves its reason as well; a longer one replaces it.
+    let output = network.command(&["ban", "10.77.0.9", "--for", "1s", "--reason", "other"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(reasons(&agent), expected(Some("scan")));
+    network.told(&["ban", "10.77.0.9"]);
+    assert_eq!(reasons(&agent), expected(None));
+    network.told(&["ban", "10.77.0.9", "--reason", "again"]);
+    // A list of many has few events.
+    let list: String = (0..100).map(|nth| format!("10.78.0.{nth}\n")).collect();
+    let file = network.folder.path().join("list");
+    std::fs::write(&file, list).unwrap();
+    network.told(&["ban", "--file", file.to_str().unwrap(), "--reason", "a list"]);
+    let events = agent.lines(&["events", "--json"]);
+    let of_list = events.iter().filter(|event| event["reason"].as_str().unwrap().ends_with("a list"));
+    assert_eq!(of_list.clone().map(|event| event["count"].as_u64().unwrap()).sum::<u64>(), 100);
+    assert_eq!(of_list.count(), 11);
+    network.told(&["unban", "--file", file.to_str().unwrap()]);
+    // Another agent, another boot.
+    agent.stop(Signal::SIGTERM);
+    let agent = network.start_in_boot("a", &config);
+    assert_eq!(reasons(&agent), expected(Some("again")));
+    agent.stop(Signal::SIGTERM);
+    network.told(&["detach", "--config", config.to_str().unwrap()]);
+    let agent = network.start_in_boot("b", &config);
+    assert_eq!(reasons(&agent), expected(Some("again")));
+    // A ban that is lifted takes its reason with it.
+    network.told(&["unban", "10.77.0.9"]);
+    network.told(&["ban", "10.77.0.9"]);
+    assert_eq!(reasons(&agent), expected(None));
+}
+
+fn an_unprintable_reason_bans_no_source() {
+    let network = Network::new();
+    let agent = network.start("", LIMIT);
+    for reason in ["", " ", "a\nb", "\u{1b}[2J", "a\u{202e}b", &"x".repeat(201)] {
+        let output = network.command(&["ban", "10.77.0.7", "--reason", reason]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{reason:?}: {said}");
+        assert!(said.contains("--reason") && said.contains("nothing was banned"), "{said}");
+        assert!(!said.contains('\u{1b}') && !said.contains('\u{202e}'), "{said:?}");
+    }
+    // Who writes to the socket is not held to the command line.
+    let order = serde_json::json!({"verb": "ban", "orders": [
+        {"cidr": "10.77.0.8", "for_seconds": null},
+        {"cidr": "10.77.0.7", "for_seconds": null, "reason": "a\nb"},
+    ]});
+    let mut stream = std::os::unix::net::UnixStream::connect(network.control()).unwrap();
+    std::io::Write::write_all(&mut stream, format!("{order}\n").as_bytes()).unwrap();
+    let mut reply = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut reply).unwrap();
+    assert!(reply.contains("control character"), "{reply}");
+    assert_eq!(agent.json(&["bans"]), serde_json::json!([]));
 }

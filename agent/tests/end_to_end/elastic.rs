@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
+use testbed::tests;
 
 use crate::support::{Agent, Network, StopWhenDropped};
 use crate::traffic::{burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[("an_elastic_limit_holds_two_seconds_after_the_agent_was_killed", killed)];
+pub const TESTS: &[(&str, fn())] = tests![an_elastic_limit_holds_two_seconds_after_the_agent_was_killed,];
 
 const LIMIT: &str =
     "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 5\nthrottle = { elastic = { up_to = 3.0 } }\n";
@@ -71,7 +72,7 @@ fn passed(network: &Network, agent: &Agent<'_>, source: u8) -> u64 {
     agent.counts("packets").0 - before
 }
 
-fn killed() {
+fn an_elastic_limit_holds_two_seconds_after_the_agent_was_killed() {
     let network = Network::new();
     let folder = tempfile::tempdir().unwrap();
     let mut cpus = IdleCpus::new(folder.path());

@@ -3,11 +3,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::Network;
+use testbed::tests;
+
+use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] =
-    &[("who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge", refusals_end_at_the_edge)];
+pub const TESTS: &[(&str, fn())] = tests![
+    who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge,
+    bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not,
+];
 
 const LIMITS: &str = "
 [[limit]]
@@ -23,7 +27,7 @@ escalate = { after = 20, within = \"1h\", ban = \"5m\" }
 ";
 
 /// Who keeps being refused is banned by the kernel's programs, nobody else, and never who is never limited.
-fn refusals_end_at_the_edge() {
+fn who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge() {
     let network = Network::new();
     let agent = network.start("never_limit = [\"10.77.0.9\"]", LIMITS);
     let receiver = network.receiver(PORT);
@@ -98,4 +102,71 @@ fn refusals_end_at_the_edge() {
     assert_eq!(agent.limit("logins")["throttled"]["packets"], 100);
     agent.json(&["reset", "--limit", "logins"]);
     assert!(decide("10.77.0.8"));
+}
+
+/// Across reloads, a trial and a killed agent: what `escalate` banned is enforced in enforce mode only, what an operator
+/// banned always.
+fn bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not() {
+    let network = Network::new();
+    let agent = network.start("", LIMITS);
+    let receiver = network.receiver(PORT);
+    for _ in 0..30 {
+        agent.json(&["decide", "--limit", "logins", "--key", "user=alice", "--source", "10.77.0.7"]);
+    }
+    network.told(&["ban", "10.77.0.8"]);
+    let banned = |agent: &Agent<'_>| -> Vec<String> {
+        let bans = agent.json(&["bans"]);
+        bans.as_array().unwrap().iter().map(|ban| ban["cidr"].as_str().unwrap().to_owned()).collect()
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while banned(&agent).len() < 2 {
+        assert!(Instant::now() < deadline, "no ban came of 25 refusals");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let arrived = || {
+        burst(&network, &[udp_from(7), udp_from(8), udp_from(9)], 30);
+        let counts = receiver.counts();
+        [counts[7], counts[8], counts[9]]
+    };
+    let is_noted = |agent: &Agent<'_>| {
+        let status = agent.json(&["status"]);
+        status["notes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|note| note.as_str().unwrap().contains("suspended in observe mode"))
+    };
+    assert_eq!((arrived(), is_noted(&agent)), ([0, 0, 10], false));
+
+    network.config("mode = \"observe\"", LIMITS);
+    network.told(&["reload"]);
+    assert_eq!((banned(&agent), arrived(), is_noted(&agent)), (vec!["10.77.0.8".to_owned()], [10, 0, 10], true));
+    network.config("", LIMITS);
+    network.told(&["reload"]);
+    assert_eq!((banned(&agent).len(), arrived(), is_noted(&agent)), (2, [0, 0, 10], false));
+
+    // A trial of observe mode takes nothing with it.
+    let observe = network.folder.path().join("observe.toml");
+    std::fs::copy(network.config("mode = \"observe\"", LIMITS), &observe).unwrap();
+    network.config("", LIMITS);
+    network.told(&["try", observe.to_str().unwrap(), "--for", "1h"]);
+    assert_eq!(arrived(), [10, 0, 10]);
+    network.told(&["revert"]);
+    assert_eq!(arrived(), [0, 0, 10]);
+
+    // The next agent knows who banned whom.
+    agent.stop(nix::sys::signal::Signal::SIGKILL);
+    let agent = network.start("mode = \"observe\"\n# A text that was not on trial.", LIMITS);
+    assert_eq!((banned(&agent), arrived(), is_noted(&agent)), (vec!["10.77.0.8".to_owned()], [10, 0, 10], true));
+    network.config("", LIMITS);
+    network.told(&["reload"]);
+    assert_eq!((banned(&agent).len(), arrived()), (2, [0, 0, 10]));
+
+    // Lifting a suspended ban discards it.
+    network.config("mode = \"observe\"", LIMITS);
+    network.told(&["reload"]);
+    assert_eq!(agent.json(&["unban", "10.77.0.7"])["was_banned"], true);
+    network.config("", LIMITS);
+    network.told(&["reload"]);
+    assert_eq!((banned(&agent), arrived()), (vec!["10.77.0.8".to_owned()], [10, 0, 10]));
 }

@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 use common::packet::build::Frame;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use testbed::tests;
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_flood_of_refused_packets_gives_few_events_that_name_source_and_limit", flood),
-    ("every_one_of_many_throttled_sources_is_told_of", many_sources),
-    ("events_are_followed_live_as_json_lines_until_the_agent_goes", follow),
-    ("a_full_ring_loses_events_and_says_how_many", full_ring),
-    ("followers_that_hang_hold_up_nobody", hung_followers),
-    ("an_agent_that_observes_tells_of_who_would_be_throttled", observe),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_flood_of_refused_packets_gives_few_events_that_name_source_and_limit,
+    each_of_many_throttled_sources_has_an_event,
+    events_are_followed_live_as_json_lines_until_the_agent_goes,
+    a_full_ring_loses_events_and_says_how_many,
+    followers_that_hang_delay_no_client,
+    an_observing_agent_reports_would_throttles,
 ];
 
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n";
@@ -65,7 +66,7 @@ fn most(time: Duration) -> usize {
     1 + time.as_secs() as usize
 }
 
-fn flood() {
+fn a_flood_of_refused_packets_gives_few_events_that_name_source_and_limit() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let (start, count) = (Instant::now(), 100_000);
@@ -90,7 +91,7 @@ fn flood() {
     assert!(line.lines().count() == 1 && line.contains("throttled") && line.contains("10.77.0.7"), "{line}");
 }
 
-fn many_sources() {
+fn each_of_many_throttled_sources_has_an_event() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let frames: Vec<_> = (10..=209).map(udp_from).collect();
@@ -109,7 +110,7 @@ fn many_sources() {
     assert!(events(&agent, "lost").is_empty());
 }
 
-fn follow() {
+fn events_are_followed_live_as_json_lines_until_the_agent_goes() {
     let network = Network::new();
     let limit = "[[limit]]\nname = \"dns\"\nrate = \"1/h\"\nburst = 5\nprotocol = \"udp\"\nkey = \"source-port\"\n";
     let agent = network.start("", limit);
@@ -129,10 +130,10 @@ fn follow() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("has gone"), "{said}");
+    assert!(said.contains("closed the connection"), "{said}");
 }
 
-fn full_ring() {
+fn a_full_ring_loses_events_and_says_how_many() {
     const SOURCES: u32 = 3_000;
     let network = Network::new();
     let agent = network.start("max_sources = 100000", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 1\n");
@@ -149,6 +150,10 @@ fn full_ring() {
         let mut frame =
             Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([11, 0, 0, 0], SERVER).udp(5000, PORT, b"x").build();
         for source in 0..SOURCES {
+            // No more than a window of the kernel's quota has samples for.
+            if source % 1_000 == 0 {
+                std::thread::sleep(Duration::from_millis(150));
+            }
             Frame::set_ipv4_source(&mut frame, (0x0b00_0000 + source).to_be_bytes());
             sender.send(&frame);
             sender.send(&frame);
@@ -164,17 +169,19 @@ fn full_ring() {
         match event["verdict"].as_str().unwrap() {
             "lost" if is_of_ring => lost_by_ring += event["count"].as_u64().unwrap(),
             "lost" => lost_by_follower += event["count"].as_u64().unwrap(),
-            _ => told += 1,
+            "throttled" => told += 1,
+            // On a slow machine also that refusals have risen.
+            other => assert!(other.starts_with("attack"), "{event}"),
         }
     }
     assert_eq!(told + lost_by_ring + lost_by_follower, u64::from(SOURCES));
-    let fit = weir::datapath::MOST_AT_ONCE as u64;
+    let fit = datapath::MOST_AT_ONCE as u64;
     assert!(lost_by_ring >= u64::from(SOURCES) - fit && told > 0, "{told} told, {lost_by_ring} lost");
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
-fn hung_followers() {
+fn followers_that_hang_delay_no_client() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let hang = || {
@@ -182,7 +189,7 @@ fn hung_followers() {
         stream.write_all(b"{\"verb\":\"follow\",\"last\":0}\n").unwrap();
         stream
     };
-    let mut followers: Vec<_> = (0..weir::events::MOST_FOLLOWERS).map(|_| hang()).collect();
+    let mut followers: Vec<_> = (0..weir::daemon::events::MOST_FOLLOWERS).map(|_| hang()).collect();
     // None of them ever reads; there is no place for one more, and all else goes on.
     let refused = until("refusal", || {
         let mut child = network.spawn(&["events", "--follow"], |command| {
@@ -193,9 +200,9 @@ fn hung_followers() {
             child.kill().unwrap();
         }
         let said = child.wait_with_output().unwrap().stderr;
-        Some(String::from_utf8(said).unwrap()).filter(|said| said.contains("follow the events already"))
+        Some(String::from_utf8(said).unwrap()).filter(|said| said.contains("clients follow events"))
     });
-    assert!(refused.contains("16 others"), "{refused}");
+    assert!(refused.contains("16 clients"), "{refused}");
     for round in 1..=5 {
         burst(&network, &(10..=209).map(udp_from).collect::<Vec<_>>(), 200 * 15);
         assert_eq!(agent.json(&["status"])["mode"], "enforce", "round {round}");
@@ -212,7 +219,7 @@ fn hung_followers() {
     child.wait().unwrap();
 }
 
-fn observe() {
+fn an_observing_agent_reports_would_throttles() {
     let network = Network::new();
     let agent = network.start("mode = \"observe\"", LIMIT);
     let start = Instant::now();

@@ -4,15 +4,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
+use testbed::tests;
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::PORT;
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("half_a_million_made_up_sources_push_out_nobody", fast),
-    ("half_a_million_made_up_sources_push_out_nobody_from_a_slow_limit", slow),
-    ("a_table_full_of_made_up_requests_holds_new_sources_to_their_limits", made_up_requests),
+pub const TESTS: &[(&str, fn())] = tests![
+    half_a_million_made_up_sources_evict_no_busy_source,
+    half_a_million_made_up_sources_evict_no_slow_state,
+    a_table_full_of_made_up_requests_still_limits_new_sources,
 ];
 
 const MADE_UP: u32 = 500_000;
@@ -78,17 +79,17 @@ fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
     assert!(time < Duration::from_secs(60), "the flood took {time:?}: that is none");
 }
 
-fn fast() {
+fn half_a_million_made_up_sources_evict_no_busy_source() {
     // A polite source sends 100 in the time of the flood, its burst alone.
     flood("[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 200\n", 1_000.0, 200.0, 100);
 }
 
-fn slow() {
+fn half_a_million_made_up_sources_evict_no_slow_state() {
     flood("[[limit]]\nname = \"packets\"\nrate = \"60/h\"\n", 60.0 / 3_600.0, 60.0, 50);
 }
 
 /// A packet limit and a slow request limit on one key, and four thousand made-up requests in a table for a thousand sources.
-fn made_up_requests() {
+fn a_table_full_of_made_up_requests_still_limits_new_sources() {
     let network = Network::new();
     let agent = network.start(
         "max_sources = 1000",

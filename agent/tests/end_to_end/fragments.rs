@@ -3,16 +3,17 @@
 use std::net::UdpSocket;
 
 use common::packet::build::{Frame, MoreFragments};
+use testbed::tests;
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{PORT, burst, v6};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("tiny_fragments_get_no_connection_past_its_limit", tiny_fragments),
-    ("large_datagrams_in_fragments_pass", large_datagrams),
-    ("a_hidden_protocol_is_held_to_the_limits_of_all", hidden_protocol),
-    ("a_hidden_protocol_is_refused_where_limits_count_by_port", hidden_port),
-    ("a_later_fragment_that_hides_its_protocol_is_held_to_the_limits_of_all", hidden_fragment),
+pub const TESTS: &[(&str, fn())] = tests![
+    tiny_fragments_get_no_connection_past_its_limit,
+    large_datagrams_in_fragments_pass,
+    a_hidden_protocol_comes_under_the_limits_of_all,
+    a_hidden_protocol_is_refused_where_limits_count_by_port,
+    a_later_fragment_with_a_hidden_protocol_comes_under_all_limits,
 ];
 
 const SYN: u8 = 2;
@@ -51,7 +52,7 @@ fn syn_in_two(is_ipv4: bool, port: u16, first: usize) -> [Vec<u8>; 2] {
     [part(0, MoreFragments::Yes, head), part(first, MoreFragments::No, tail)]
 }
 
-fn tiny_fragments() {
+fn tiny_fragments_get_no_connection_past_its_limit() {
     for attach in ["native", "tc"] {
         for is_ipv4 in [true, false] {
             let network = Network::new();
@@ -78,7 +79,7 @@ fn tiny_fragments() {
     }
 }
 
-fn large_datagrams() {
+fn large_datagrams_in_fragments_pass() {
     for attach in ["native", "tc"] {
         let network = Network::new();
         let agent = network.start(&format!("attach = {attach:?}"), CONNECTIONS);
@@ -100,7 +101,7 @@ fn hidden(port: u16) -> Vec<u8> {
         .build()
 }
 
-fn hidden_protocol() {
+fn a_hidden_protocol_comes_under_the_limits_of_all() {
     let limits = "[[limit]]\nname = \"tcp\"\nprotocol = \"tcp\"\nrate = \"1/h\"\nburst = 20\n\
                   [[limit]]\nname = \"udp\"\nprotocol = \"udp\"\nports = [9000]\nrate = \"1/h\"\nburst = 10\n";
     for attach in ["native", "tc"] {
@@ -116,7 +117,7 @@ fn hidden_protocol() {
     }
 }
 
-fn hidden_port() {
+fn a_hidden_protocol_is_refused_where_limits_count_by_port() {
     let network = Network::new();
     let agent = network
         .start("", "[[limit]]\nname = \"p\"\nprotocol = \"udp\"\nkey = \"source-port\"\nrate = \"1/h\"\nburst = 10\n");
@@ -124,7 +125,7 @@ fn hidden_port() {
     assert_eq!((malformed(&agent), agent.counts("p")), (100, (0, 0)));
 }
 
-fn hidden_fragment() {
+fn a_later_fragment_with_a_hidden_protocol_comes_under_all_limits() {
     let network = Network::new();
     let agent = network.start("", "[[limit]]\nname = \"udp\"\nprotocol = \"udp\"\nrate = \"1/h\"\nburst = 10\n");
     let later = link().ipv6(v6(0, 9), SERVER6).fragment(1, MoreFragments::No).empty_extension(60).udp(1, 2, &[0; 22]);

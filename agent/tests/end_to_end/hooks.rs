@@ -7,26 +7,27 @@ use std::time::Duration;
 use common::packet::build::Frame;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
+use testbed::tests;
 
 use crate::foreign::Place;
 use crate::support::{CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("traffic_control_holds_what_xdp_would", traffic_control),
-    ("tags_hide_nobody_from_traffic_control", tagged),
-    ("what_leaves_is_held_by_its_destination", egress),
-    ("what_is_cut_up_later_counts_as_what_it_will_be", segments),
-    ("a_request_that_leaves_is_seen_though_it_lies_apart_from_its_headers", scattered),
-    ("a_tunnel_is_held_without_an_ethernet_header", tunnel),
-    ("where_xdp_cannot_be_traffic_control_is_and_status_says_so", fallback),
-    ("frames_in_several_buffers_count_whole", jumbo),
-    ("changing_the_hook_leaves_one_of_them", change),
+pub const TESTS: &[(&str, fn())] = tests![
+    traffic_control_holds_what_xdp_would,
+    tags_hide_no_source_from_traffic_control,
+    egress_is_limited_by_destination,
+    what_is_cut_up_later_counts_as_what_it_will_be,
+    a_request_that_leaves_is_seen_though_it_lies_apart_from_its_headers,
+    a_tunnel_without_an_ethernet_header_is_limited,
+    where_xdp_cannot_be_traffic_control_is_and_status_says_so,
+    frames_in_several_buffers_count_whole,
+    changing_the_hook_leaves_one_of_them,
 ];
 
 const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
-fn traffic_control() {
+fn traffic_control_holds_what_xdp_would() {
     let network = Network::new();
     let agent = network.start("attach = \"tc\"", SLOW);
     assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "tc");
@@ -50,7 +51,7 @@ fn traffic_control() {
     assert_eq!(receiver.counts()[7], 20, "nothing is held any more");
 }
 
-fn tagged() {
+fn tags_hide_no_source_from_traffic_control() {
     let network = Network::new();
     let agent = network.start("attach = \"tc\"", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
     let link = || Frame::between(CLIENT_MAC, SERVER_MAC);
@@ -69,7 +70,7 @@ fn server_socket(network: &Network) -> UdpSocket {
     network.in_server(|| UdpSocket::bind("10.77.0.1:0").unwrap())
 }
 
-fn egress() {
+fn egress_is_limited_by_destination() {
     let network = Network::new();
     network.add_client_address("10.77.0.3/16");
     let agent = network.start(
@@ -108,7 +109,7 @@ fn egress() {
     assert!(!network.command(&["reset", "--limit", "answer"]).status.success());
 }
 
-fn segments() {
+fn what_is_cut_up_later_counts_as_what_it_will_be() {
     let network = Network::new();
     let agent = network.start(
         "",
@@ -126,7 +127,7 @@ fn segments() {
     assert_eq!(receiver.counts()[1], 30);
 }
 
-fn scattered() {
+fn a_request_that_leaves_is_seen_though_it_lies_apart_from_its_headers() {
     let network = Network::new();
     let agent = network.start(
         "",
@@ -146,7 +147,7 @@ fn scattered() {
     assert_eq!(agent.counts("calls"), (2, 0));
 }
 
-fn tunnel() {
+fn a_tunnel_without_an_ethernet_header_is_limited() {
     let network = Network::new();
     let mut tunnel = network.in_server(|| crate::wire::tunnel("weirtun"));
     network.configure_server("weirtun", "10.78.0.1/24");
@@ -167,13 +168,13 @@ fn tunnel() {
     assert_eq!(agent.limit("packets")["passed"]["bytes"].as_u64(), Some(100 * packet.len() as u64));
 }
 
-fn fallback() {
+fn where_xdp_cannot_be_traffic_control_is_and_status_says_so() {
     let network = Network::new();
     // A driver that has no native XDP: the loopback device's.
     let agent = network.start_on(&["lo"], "", LIMIT);
     let status = agent.json(&["status"]);
     assert_eq!(status["interfaces"][0]["attach"], "tc");
-    assert!(status["notes"][0].as_str().unwrap().contains("does not do native XDP"), "{status}");
+    assert!(status["notes"][0].as_str().unwrap().contains("native XDP is not supported"), "{status}");
     drop(agent);
     // A hook that another program holds.
     let network = Network::new();
@@ -181,7 +182,7 @@ fn fallback() {
     let agent = network.start("", SLOW);
     let status = agent.json(&["status"]);
     assert_eq!(status["interfaces"][0]["attach"], "tc");
-    assert!(status["notes"][0].as_str().unwrap().contains("another program holds the XDP hook"), "{status}");
+    assert!(status["notes"][0].as_str().unwrap().contains("another program is attached to the XDP hook"), "{status}");
     let _counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
     let before = foreign.runs();
     burst(&network, &[udp_from(7)], 150);
@@ -189,7 +190,7 @@ fn fallback() {
     assert!(foreign.runs() >= before + 150, "the other program sees every packet, as before");
 }
 
-fn jumbo() {
+fn frames_in_several_buffers_count_whole() {
     let network = Network::new();
     network.set_mtu(9_000);
     let agent = network.start(
@@ -205,7 +206,7 @@ fn jumbo() {
     assert_eq!(receiver.counts()[7], 10);
 }
 
-fn change() {
+fn changing_the_hook_leaves_one_of_them() {
     let network = Network::new();
     let receiver = network.receiver(PORT);
     let modes = [("native", true), ("tc", false), ("generic", true), ("tc", false), ("native", true)];

@@ -1,31 +1,38 @@
 //! Interfaces that come, go and change while the agent runs, and programs that others take off.
 
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 use aya::util::KernelVersion;
+use bpf::link::Link;
+use common::packet::build::Frame;
+use datapath::PinDirectory;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use weir::datapath::PinDirectory;
-use weir::link::Link;
+use testbed::tests;
 
 use crate::support::{Agent, Network, a_while};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("any_legal_name_is_attached_and_stays_so_when_it_changes", names),
-    ("what_an_older_version_pinned_by_name_is_taken_over_or_released", old_pins),
-    ("an_interface_that_is_made_anew_is_attached_within_a_second", made_anew),
-    ("a_missing_interface_is_reported_and_attached_when_it_appears", missing),
-    ("a_tunnel_that_appears_is_attached_by_traffic_control", tunnel),
-    ("a_program_that_is_taken_off_is_reported_and_attached_again", taken_off),
-    ("pins_that_somebody_removes_are_reported_and_not_made_again", detached),
-    ("a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook", part_way),
+pub const TESTS: &[(&str, fn())] = tests![
+    any_legal_name_is_attached_and_stays_so_when_it_changes,
+    what_an_older_version_pinned_by_name_is_taken_over_or_released,
+    an_interface_that_is_made_anew_is_attached_within_a_second,
+    a_missing_interface_is_reported_and_attached_when_it_appears,
+    a_tunnel_that_appears_is_attached_by_traffic_control,
+    a_tunnel_whose_type_of_traffic_changes_is_attached_anew,
+    changes_without_a_message_are_followed,
+    a_program_that_is_taken_off_is_reported_and_attached_again,
+    pins_that_somebody_removes_are_reported_and_not_made_again,
+    a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook,
+    a_change_that_is_on_every_hook_stays_though_its_pins_cannot_be_moved,
 ];
 
-const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
+pub const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
 /// What `status` reports of an interface: how it is attached, and its state.
-fn state(status: &Value, name: &str) -> (Value, String) {
+pub fn state(status: &Value, name: &str) -> (Value, String) {
     let interfaces = status["interfaces"].as_array().unwrap();
     let found = interfaces.iter().find(|interface| interface["name"] == name);
     found.map_or((Value::Null, "unknown".to_owned()), |interface| {
@@ -34,7 +41,7 @@ fn state(status: &Value, name: &str) -> (Value, String) {
 }
 
 /// Waits until an interface is in a state, as long as is promised.
-fn wait_for(agent: &Agent<'_>, name: &str, wanted: &str) {
+pub fn wait_for(agent: &Agent<'_>, name: &str, wanted: &str) {
     let began = Instant::now();
     agent.wait_for(wanted, |status| state(status, name).1 == wanted);
     assert!(began.elapsed() <= Duration::from_secs(1) + a_while(), "{name} was {wanted} after {:?}", began.elapsed());
@@ -46,7 +53,7 @@ fn has_event(agent: &Agent<'_>, verdict: &str, interface: &str) -> bool {
 }
 
 /// Renames an interface that is up, which Linux allows from 6.2 on (commit bd039b5ea2a9); before, it goes down meanwhile.
-fn rename(network: &Network, from: &str, to: &str) {
+pub fn rename(network: &Network, from: &str, to: &str) {
     let is_live = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 2, 0));
     if !is_live {
         network.ip(&["link", "set", from, "down"]);
@@ -57,7 +64,7 @@ fn rename(network: &Network, from: &str, to: &str) {
     }
 }
 
-fn names() {
+fn any_legal_name_is_attached_and_stays_so_when_it_changes() {
     let network = Network::new();
     network.add_link("a.b", "client1");
     let agent = network.start_on(&["weir0", "a*", "b:c"], "", SLOW);
@@ -83,7 +90,7 @@ fn names() {
     assert!(!network.has_pins() && !network.has_program());
 }
 
-fn old_pins() {
+fn what_an_older_version_pinned_by_name_is_taken_over_or_released() {
     let network = Network::new();
     let index = network.index("weir0");
     let (pin, program) =
@@ -115,7 +122,7 @@ fn old_pins() {
     assert_eq!(receiver.counts()[7], 160);
 }
 
-fn made_anew() {
+fn an_interface_that_is_made_anew_is_attached_within_a_second() {
     for attach in ["native", "tc"] {
         let network = Network::new();
         let agent = network.start(&format!("attach = {attach:?}"), SLOW);
@@ -123,6 +130,9 @@ fn made_anew() {
         network.ip(&["link", "del", "weir0"]);
         wait_for(&agent, "weir0", "missing");
         agent.wait_for("the event", |_| has_event(&agent, "detached", "weir0"));
+        let events = agent.lines(&["events", "--json"]);
+        let detached = events.iter().find(|event| event["verdict"] == "detached").unwrap();
+        assert!(detached["reason"].as_str().unwrap().contains("the interface was removed"), "{detached}");
         let notes = agent.json(&["status"])["notes"].to_string();
         assert!(notes.contains("interface `weir0` not found (available: lo)"), "{notes}");
         network.join();
@@ -141,7 +151,7 @@ fn made_anew() {
     }
 }
 
-fn missing() {
+fn a_missing_interface_is_reported_and_attached_when_it_appears() {
     let network = Network::new();
     let agent = network.start_on(&["weir0", "srv9", "tap*"], "metrics = \"127.0.0.1:9464\"", SLOW);
     let status = agent.json(&["status"]);
@@ -179,11 +189,73 @@ fn missing() {
     eprintln!("100 interfaces were attached {:?} after the last was made", began.elapsed());
 }
 
-fn tunnel() {
+fn a_tunnel_that_appears_is_attached_by_traffic_control() {
     let network = Network::new();
     let agent = network.start_on(&["weir0", "weirtun"], "", SLOW);
     let _tunnel = network.in_server(|| crate::wire::tunnel("weirtun"));
     agent.wait_for("the tunnel", |status| state(status, "weirtun") == ("tc".into(), "attached".to_owned()));
+}
+
+/// Changes the type of a tunnel's frames (`ARPHRD_*`), which Linux allows while it is down.
+fn change_type(network: &Network, tunnel: &std::fs::File, kind: libc::c_ulong) {
+    // Of include/uapi/linux/if_tun.h.
+    const TUNSETLINK: libc::Ioctl = 0x4004_54cd;
+    network.ip(&["link", "set", "weirtun", "down"]);
+    // SAFETY: the call takes a number.
+    let result = unsafe { libc::ioctl(tunnel.as_raw_fd(), TUNSETLINK, kind) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    network.ip(&["link", "set", "weirtun", "up"]);
+}
+
+fn a_tunnel_whose_type_of_traffic_changes_is_attached_anew() {
+    // `ARPHRD_RAWIP` of include/uapi/linux/if_arp.h.
+    const RAW_IP: libc::c_ulong = 519;
+    let network = Network::new();
+    let tunnel = network.in_server(|| crate::wire::tunnel("weirtun"));
+    network.configure_server("weirtun", "10.78.0.1/24");
+    let agent = network.start_on(&["weirtun"], "attach = \"tc\"", SLOW);
+    let receiver = network.receiver(PORT);
+    let packet = Frame::raw().ipv4([10, 78, 0, 7], [10, 78, 0, 1]).udp(5000, PORT, &[0; 22]).build();
+    let send = |count: usize| (0..count).for_each(|_| (&tunnel).write_all(&packet).unwrap());
+    send(60);
+    assert_eq!(receiver.counts()[7], 60);
+    change_type(&network, &tunnel, libc::c_ulong::from(libc::ARPHRD_IEEE80211_RADIOTAP));
+    wait_for(&agent, "weirtun", "failed");
+    let status = agent.json(&["status"]);
+    assert!(status["notes"].to_string().contains("weirtun"), "{status}");
+    change_type(&network, &tunnel, RAW_IP);
+    wait_for(&agent, "weirtun", "attached");
+    send(300);
+    assert_eq!((receiver.counts()[7], agent.counts("packets").0), (40, 100));
+}
+
+/// Messages that the kernel could not deliver to sockets that listen for changes of interfaces.
+fn lost(network: &Network) -> u64 {
+    let table = network.in_server(|| std::fs::read_to_string("/proc/thread-self/net/netlink")).unwrap();
+    let fields = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // sk, protocol (0: rtnetlink), port, groups, …, drops, inode.
+    let listens = |fields: &Vec<&str>| fields[1] == "0" && u32::from_str_radix(fields[3], 16).unwrap() & 1 == 1;
+    fields.filter(listens).map(|fields| fields[8].parse::<u64>().unwrap()).sum()
+}
+
+fn changes_without_a_message_are_followed() {
+    let network = Network::new();
+    network.add_link("other", "client2");
+    let agent = network.start_on(&["weir0", "m*"], "", SLOW);
+    agent.signal(Signal::SIGSTOP);
+    let changes: String = (0..2_000).map(|nth| format!("link set other mtu {}\n", 1_000 + nth % 2)).collect();
+    network.ip_batch(&changes);
+    assert!(lost(&network) > 0, "the socket took all messages");
+    // Nobody is told of these.
+    let lost_before = lost(&network);
+    network.add_link("m1", "client1");
+    network.ip(&["link", "del", "weir0"]);
+    assert!(lost(&network) > lost_before);
+    agent.signal(Signal::SIGCONT);
+    wait_for(&agent, "m1", "attached");
+    wait_for(&agent, "weir0", "missing");
+    network.join();
+    wait_for(&agent, "weir0", "attached");
 }
 
 /// The pin of the link on weir0, on kernels where there is one.
@@ -197,7 +269,7 @@ fn take_off(network: &Network, attach: &str) {
     Link::open(&network.pins().join(format!("link-{hook}:{index}"))).unwrap().detach().unwrap();
 }
 
-fn taken_off() {
+fn a_program_that_is_taken_off_is_reported_and_attached_again() {
     for attach in ["native", "tc"] {
         let network = Network::new();
         let agent = network.start(&format!("attach = {attach:?}"), SLOW);
@@ -205,8 +277,10 @@ fn taken_off() {
         burst(&network, &[udp_from(7)], 60);
         take_off(&network, attach);
         let began = Instant::now();
-        // As the kernel says at this moment, whatever the agent has noticed.
-        assert_eq!(state(&agent.json(&["status"]), "weir0"), (Value::Null, "detached".to_owned()));
+        // As the kernel says at this moment, whatever the agent has noticed; on a slow machine it has attached again.
+        let now = state(&agent.json(&["status"]), "weir0");
+        let is_again = now == (attach.into(), "attached".to_owned()) && has_event(&agent, "detached", "weir0");
+        assert!(is_again || now == (Value::Null, "detached".to_owned()), "{now:?}");
         agent.wait_for("the event", |_| has_event(&agent, "detached", "weir0"));
         assert!(began.elapsed() <= Duration::from_secs(1) + a_while(), "{:?}", began.elapsed());
         agent.wait_for("the program", |status| state(status, "weir0") == (attach.into(), "attached".to_owned()));
@@ -216,7 +290,7 @@ fn taken_off() {
     }
 }
 
-fn detached() {
+fn pins_that_somebody_removes_are_reported_and_not_made_again() {
     for attach in ["native", "tc"] {
         let network = Network::new();
         let agent = network.start(&format!("attach = {attach:?}"), SLOW);
@@ -234,7 +308,36 @@ fn detached() {
     }
 }
 
-fn part_way() {
+/// Something is where a pin of the new table belongs, so that it cannot be moved there: the change is in effect by then.
+fn a_change_that_is_on_every_hook_stays_though_its_pins_cannot_be_moved() {
+    let network = Network::new();
+    let agent = network.start("attach = \"native\"\nmax_sources = 1000", SLOW);
+    let receiver = network.receiver(PORT);
+    burst(&network, &[udp_from(7)], 60);
+    let pin = network.pins().join("SIGHTINGS");
+    std::fs::remove_file(&pin).unwrap();
+    std::fs::create_dir(&pin).unwrap();
+    network.config("attach = \"tc\"\nmax_sources = 2000", &SLOW.replace("100", "150"));
+    let answer = agent.json(&["reload"]);
+    assert_eq!(answer["ok"], true, "{answer}");
+    assert!(answer["notes"].to_string().contains("SIGHTINGS"), "{answer}");
+    let status = agent.json(&["status"]);
+    assert_eq!(state(&status, "weir0"), ("tc".into(), "attached".to_owned()), "{status}");
+    assert!(status["notes"].to_string().contains("SIGHTINGS"), "{status}");
+    assert_eq!((agent.limit("packets")["burst"].as_u64(), network.has_program()), (Some(150), false));
+    burst(&network, &[udp_from(7), udp_from(8)], 400);
+    let counts = receiver.counts();
+    assert_eq!((counts[7], counts[8]), (60 + 60, 150), "two fifths of the burst were left");
+    // The next change goes on where this one could not.
+    std::fs::remove_dir(&pin).unwrap();
+    let answer = agent.json(&["reload"]);
+    assert_eq!((&answer["ok"], &answer["notes"]), (&true.into(), &serde_json::json!([])), "{answer}");
+    agent.stop(Signal::SIGKILL);
+    let agent = network.start("attach = \"tc\"\nmax_sources = 2000", &SLOW.replace("100", "150"));
+    assert_eq!((agent.remaining("10.77.0.7", "packets"), agent.remaining("10.77.0.8", "packets")), (0, 0));
+}
+
+fn a_change_that_fails_part_way_leaves_the_old_policy_on_every_hook() {
     let network = Network::new();
     let receiver = network.receiver(PORT);
     let larger = SLOW.replace("100", "1000");
@@ -245,7 +348,7 @@ fn part_way() {
     network.config_on(&on, "attach = \"native\"", &larger);
     let output = network.command(&["reload"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("does not do native XDP"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("native XDP is not supported"), "{output:?}");
     let status = agent.json(&["status"]);
     for name in on {
         assert_eq!(state(&status, name), ("generic".into(), "attached".to_owned()));

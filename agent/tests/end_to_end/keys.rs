@@ -1,22 +1,23 @@
-//! What limits count, and by what: a test for each row of `[[limit]]` that the other rooms do not hold.
+//! What limits count, and by what: a test for each row of `[[limit]]` without a test in another file.
 
 use common::packet::build::Frame;
+use testbed::tests;
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{burst, udp_from, v6};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("each_protocol_is_held_to_its_own_limits", protocol),
-    ("a_source_has_one_key_for_each_port_it_calls", source_port),
-    ("a_class_shares_one_key", class),
-    ("an_interface_is_one_key_for_all_who_come_by_it", interface),
-    ("requests_are_counted_where_they_are_one", requests),
-    ("bytes_are_those_of_whole_frames", bytes),
-    ("prefixes_decide_who_shares_a_key", prefixes),
-    ("a_packet_conforms_to_all_tiers_or_is_charged_to_none", tiers),
-    ("a_full_table_does_what_on_full_says", on_full),
-    ("an_elastic_limit_says_whether_there_is_room", elastic),
+pub const TESTS: &[(&str, fn())] = tests![
+    each_protocol_comes_under_its_own_limits,
+    a_source_has_one_key_for_each_port_it_calls,
+    a_class_shares_one_key,
+    an_interface_is_one_key_for_all_who_come_by_it,
+    requests_are_counted_where_they_are_one,
+    bytes_are_those_of_whole_frames,
+    prefixes_decide_who_shares_a_key,
+    a_packet_conforms_to_all_tiers_or_is_charged_to_none,
+    a_full_table_does_what_on_full_says,
+    an_elastic_limit_says_whether_there_is_room,
 ];
 
 fn link() -> Frame {
@@ -31,7 +32,7 @@ fn limit(name: &str, rest: &str) -> String {
     format!("[[limit]]\nname = \"{name}\"\nrate = \"1/h\"\nburst = 5\n{rest}\n")
 }
 
-fn protocol() {
+fn each_protocol_comes_under_its_own_limits() {
     let network = Network::new();
     let limits: String = ["any", "tcp", "udp", "icmp"]
         .iter()
@@ -55,7 +56,7 @@ fn protocol() {
     assert_eq!([counted("tcp"), counted("udp"), counted("icmp"), counted("any")], [7, 15, 23, 62]);
 }
 
-fn source_port() {
+fn a_source_has_one_key_for_each_port_it_calls() {
     let network = Network::new();
     let agent = network.start("", &limit("calls", "key = \"source-port\""));
     let to = |last: u8, port: u16| from(last).udp(5000, port, b"x").build();
@@ -70,7 +71,7 @@ fn source_port() {
     assert!(sources.contains(&"10.77.0.7 port 53"), "{sources:?}");
 }
 
-fn class() {
+fn a_class_shares_one_key() {
     let network = Network::new();
     let classes = "[[class]]\nname = \"office\"\nsources = [\"10.77.0.0/29\"]\nmultiplier = 2\n";
     let agent = network.start("", &format!("{classes}{}", limit("shared", "key = \"class\"")));
@@ -83,7 +84,7 @@ fn class() {
     assert_eq!(agent.json(&["show", "10.77.0.3"])["class"], "office");
 }
 
-fn interface() {
+fn an_interface_is_one_key_for_all_who_come_by_it() {
     let network = Network::new();
     network.add_link("weir1", "client1");
     let agent = network.start_on(&["weir0", "weir1"], "", &limit("shared", "key = \"interface\""));
@@ -100,7 +101,7 @@ fn interface() {
     assert!(names.contains(&"interface weir0") && names.contains(&"interface weir1"), "{names:?}");
 }
 
-fn requests() {
+fn requests_are_counted_where_they_are_one() {
     const SYN: u8 = 2;
     const ACK: u8 = 16;
     let network = Network::new();
@@ -138,7 +139,7 @@ fn requests() {
     assert_eq!(agent.counts("requests"), (6, 9), "five of one source, one of another");
 }
 
-fn bytes() {
+fn bytes_are_those_of_whole_frames() {
     let network = Network::new();
     let agent =
         network.start("", "[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"10kB/h\"\nburst = \"10kB\"\n");
@@ -151,7 +152,7 @@ fn bytes() {
     assert_eq!(agent.json(&["show", "10.77.0.7"])["limits"][0]["remaining"].as_u64().unwrap() / 100, 0);
 }
 
-fn prefixes() {
+fn prefixes_decide_who_shares_a_key() {
     let network = Network::new();
     let limits = limit("wide", "ipv4_prefix = 24\nipv6_prefix = 32");
     let agent = network.start("", &limits);
@@ -163,7 +164,7 @@ fn prefixes() {
     assert_eq!(agent.counts("wide"), (15, 35));
 }
 
-fn tiers() {
+fn a_packet_conforms_to_all_tiers_or_is_charged_to_none() {
     let network = Network::new();
     let agent = network.start(
         "",
@@ -182,7 +183,7 @@ fn tiers() {
     assert!((60..=63).contains(&remaining("other")), "{}", remaining("other"));
 }
 
-fn on_full() {
+fn a_full_table_does_what_on_full_says() {
     for (on_full, passes, counter) in
         [("pass", 100, "full_passed"), ("throttle", 0, "full_throttled"), ("share", 100, "full_shared")]
     {
@@ -199,7 +200,7 @@ fn on_full() {
     }
 }
 
-fn elastic() {
+fn an_elastic_limit_says_whether_there_is_room() {
     let network = Network::new();
     let agent = network.start("", &limit("elastic", "throttle = { elastic = { up_to = 3.0 } }"));
     assert!(agent.json(&["status"])["has_room"].is_boolean());

@@ -1,27 +1,27 @@
 //! The agent's life: what it tells, leaves, takes over and refuses to do.
 
 use nix::sys::signal::Signal;
+use testbed::tests;
 
 use crate::foreign::Place;
 use crate::support::{INTERFACE, Network};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("the_documents_have_the_fields_of_the_interface", documents),
-    ("limits_stay_in_force_while_the_agent_is_gone_and_the_next_one_goes_on", takeover),
-    ("detaching_leaves_nothing", detach),
-    ("detach_is_refused_while_an_agent_runs", detach_while_running),
-    ("what_cannot_be_done_is_one_message_and_leaves_nothing", refusals),
-    ("a_driver_without_native_xdp_is_told_and_generic_only_when_asked_for", generic),
-    ("a_root_without_the_capabilities_is_told_which", capabilities),
-    ("reset_gives_a_source_its_whole_allowance", reset),
+pub const TESTS: &[(&str, fn())] = tests![
+    the_documents_have_the_fields_of_the_interface,
+    limits_stay_in_effect_without_an_agent_and_the_next_takes_over,
+    detaching_leaves_nothing,
+    detach_is_refused_while_an_agent_runs,
+    what_cannot_be_done_is_one_message_and_leaves_nothing,
+    a_driver_without_native_xdp_is_reported_and_generic_opt_in,
+    a_root_without_capabilities_gets_their_names,
+    reset_gives_a_source_its_whole_allowance,
 ];
 
 /// What a kernel shows that is too old for all else.
-pub const ON_OLD_KERNELS: &[(&str, fn())] =
-    &[("a_kernel_that_is_too_old_is_refused_in_plain_words_and_left_alone", old_kernel)];
+pub const ON_OLD_KERNELS: &[(&str, fn())] = tests![a_kernel_that_is_too_old_is_refused_in_plain_words_and_left_alone,];
 
-fn documents() {
+fn the_documents_have_the_fields_of_the_interface() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     burst(&network, &[udp_from(7)], 300);
@@ -62,7 +62,7 @@ fn documents() {
     }
 }
 
-fn takeover() {
+fn limits_stay_in_effect_without_an_agent_and_the_next_takes_over() {
     let network = Network::new();
     let limit = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
     let agent = network.start("", limit);
@@ -78,7 +78,7 @@ fn takeover() {
     assert_eq!(receiver.counts()[7], 0);
     assert_eq!(agent.json(&["show", "10.77.0.7"])["limits"][0]["remaining"], 0);
     let (said, status) = agent.stop(Signal::SIGTERM);
-    assert!(status.success() && said.contains("stay in force"), "{said}");
+    assert!(status.success() && said.contains("stay in effect"), "{said}");
     assert!(network.has_program());
     let config = network.config("", limit);
     let output = network.command(&["detach", "--config", config.to_str().unwrap()]);
@@ -86,16 +86,16 @@ fn takeover() {
     assert!(!network.has_program() && !network.has_pins());
 }
 
-fn detach() {
+fn detaching_leaves_nothing() {
     let network = Network::new();
     let agent = network.start("on_exit = \"detach\"", LIMIT);
     assert!(network.has_program() && network.has_pins());
     let (said, status) = agent.stop(Signal::SIGINT);
-    assert!(status.success() && said.contains("out of force"), "{said}");
+    assert!(status.success() && said.contains("no longer in effect"), "{said}");
     assert!(!network.has_program() && !network.has_pins());
 }
 
-fn detach_while_running() {
+fn detach_is_refused_while_an_agent_runs() {
     let network = Network::new();
     let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
     let config = network.config("", LIMIT);
@@ -108,7 +108,7 @@ fn detach_while_running() {
     assert_eq!(agent.json(&["status"])["interfaces"][0]["state"], "attached");
 }
 
-fn refusals() {
+fn what_cannot_be_done_is_one_message_and_leaves_nothing() {
     let network = Network::new();
     let told = |output: std::process::Output, code: i32, message: &str| {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -130,7 +130,11 @@ fn refusals() {
     std::fs::remove_dir(place).unwrap();
     // A hook that somebody else has taken, and no other one allowed.
     let foreign = network.attach_foreign(Place::Xdp);
-    told(network.run_to_end(&network.config("attach = \"native\"", LIMIT)), 1, "another program holds the XDP hook");
+    told(
+        network.run_to_end(&network.config("attach = \"native\"", LIMIT)),
+        1,
+        "another program is attached to the XDP hook",
+    );
     assert!(!network.has_pins());
     drop(foreign);
     let agent = network.start("", LIMIT);
@@ -143,7 +147,7 @@ fn refusals() {
     // Nobody answers.
     let output = network.command(&["status"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no agent answers"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no agent replies"));
     // No privileges: as nobody, with a config that nobody can read and a place that nobody may write.
     let config = network.config("", LIMIT);
     std::fs::set_permissions(network.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
@@ -160,7 +164,7 @@ fn refusals() {
     told(output.unwrap(), 1, "run as root");
 }
 
-fn generic() {
+fn a_driver_without_native_xdp_is_reported_and_generic_opt_in() {
     let network = Network::new();
     // The loopback device has no native XDP.
     let config = network.config("attach = \"native\"", LIMIT);
@@ -169,7 +173,7 @@ fn generic() {
     let output = network.run_to_end(&config);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("does not do native XDP") && said.contains("attach = \"auto\""), "{said}");
+    assert!(said.contains("native XDP is not supported") && said.contains("attach = \"auto\""), "{said}");
     assert!(!network.has_pins(), "something was left behind");
     let agent = network.start("attach = \"generic\"", &LIMIT.replace("1000/s", "1/h"));
     assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "generic");
@@ -181,7 +185,7 @@ fn generic() {
     assert_eq!(agent.json(&["status"])["interfaces"][0]["attach"], "native");
 }
 
-fn capabilities() {
+fn a_root_without_capabilities_gets_their_names() {
     use std::os::unix::process::CommandExt;
     const CAP_NET_ADMIN: libc::c_ulong = 12;
     const CAP_SYS_ADMIN: libc::c_ulong = 21;
@@ -210,7 +214,7 @@ fn capabilities() {
         let network = Network::new();
         fails_without(&network, dropped);
         assert!(!network.has_pins() && !network.has_program(), "something was left behind");
-        // What an earlier agent left in force stays in force, whatever becomes of the next one.
+        // The limits of an earlier agent stay in effect, whether or not the next one starts.
         let agent = network.start("", &LIMIT.replace("1000/s", "1/h"));
         let receiver = network.receiver(PORT);
         agent.stop(Signal::SIGKILL);
@@ -221,7 +225,7 @@ fn capabilities() {
     }
 }
 
-fn old_kernel() {
+fn a_kernel_that_is_too_old_is_refused_in_plain_words_and_left_alone() {
     let network = Network::new();
     let output = network.run_to_end(&network.config("", LIMIT));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -230,7 +234,7 @@ fn old_kernel() {
     assert!(!network.has_pins() && !network.has_program(), "something was left behind");
 }
 
-fn reset() {
+fn reset_gives_a_source_its_whole_allowance() {
     let network = Network::new();
     let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
     burst(&network, &[udp_from(7)], 30);

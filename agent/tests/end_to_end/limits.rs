@@ -2,28 +2,30 @@
 
 use std::time::Duration;
 
+use common::limiter::Algorithm;
 use common::packet::build::{Frame, MoreFragments};
+use testbed::tests;
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, WIDE_LIMIT, allowed, burst, flood, udp_from, udp6_from, v6};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time", greedy),
-    ("a_source_within_its_limit_loses_nothing_beside_a_greedy_one", polite),
-    ("an_ipv6_prefix_shares_one_limit", ipv6),
-    ("tags_options_and_fragments_hide_nobody", wrapped),
-    ("observing_throttles_nothing_and_counts", observe),
-    ("never_limit_is_never_limited", never_limit),
-    ("two_limits_on_one_packet_charge_both_or_none", two_limits),
-    ("a_limit_on_ports_leaves_other_ports_alone", ports),
-    ("connections_are_counted_by_their_syn", connections),
-    ("classes_multiply_and_lift_limits", classes),
-    ("a_soft_limit_passes_its_share_and_counts_it_apart", soft),
-    ("every_algorithm_holds_in_the_kernel", algorithms),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time,
+    a_source_within_its_limit_loses_nothing_beside_a_greedy_one,
+    an_ipv6_prefix_shares_one_limit,
+    tags_options_and_fragments_hide_no_source,
+    observing_throttles_nothing_and_counts,
+    never_limit_is_never_limited,
+    two_limits_on_one_packet_charge_both_or_none,
+    a_limit_on_ports_leaves_other_ports_alone,
+    connections_are_counted_by_their_syn,
+    classes_multiply_and_lift_limits,
+    a_soft_limit_passes_its_share_and_counts_it_apart,
+    every_algorithm_holds_in_the_kernel,
 ];
 
-fn greedy() {
+fn a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time() {
     let network = Network::new();
     let agent = network.start("", WIDE_LIMIT);
     let receiver = network.receiver(PORT);
@@ -36,7 +38,7 @@ fn greedy() {
     assert_eq!((passed as f64, passed + throttled), (received, sent));
 }
 
-fn polite() {
+fn a_source_within_its_limit_loses_nothing_beside_a_greedy_one() {
     let network = Network::new();
     let agent = network.start("", WIDE_LIMIT);
     let receiver = network.receiver(PORT);
@@ -56,7 +58,7 @@ fn polite() {
     assert!(top[0]["throttled_packets"].as_u64().unwrap() > 0);
 }
 
-fn ipv6() {
+fn an_ipv6_prefix_shares_one_limit() {
     let network = Network::new();
     let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 50\n");
     let frames: Vec<_> = (1..=10).map(|host| udp6_from(v6(3, host))).collect();
@@ -69,7 +71,7 @@ fn ipv6() {
     assert_eq!(agent.json(&["top", "--once"])[0]["source"], "fd77:0:0:3::/64");
 }
 
-fn wrapped() {
+fn tags_options_and_fragments_hide_no_source() {
     let network = Network::new();
     let agent = network.start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
     let link = || Frame::between(CLIENT_MAC, SERVER_MAC);
@@ -95,7 +97,7 @@ fn wrapped() {
     assert_eq!(agent.json(&["status"])["bypass"]["malformed"], 5);
 }
 
-fn observe() {
+fn observing_throttles_nothing_and_counts() {
     let network = Network::new();
     let agent = network.start("mode = \"observe\"", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n");
     let receiver = network.receiver(PORT);
@@ -108,7 +110,7 @@ fn observe() {
     assert_eq!(agent.json(&["status"])["mode"], "observe");
 }
 
-fn never_limit() {
+fn never_limit_is_never_limited() {
     let network = Network::new();
     let agent = network.start(
         "never_limit = [\"10.77.0.7\", \"fd77:0:0:3::/64\"]",
@@ -123,7 +125,7 @@ fn never_limit() {
     assert_eq!(agent.counts("packets"), (10, 90));
 }
 
-fn two_limits() {
+fn two_limits_on_one_packet_charge_both_or_none() {
     let network = Network::new();
     let agent = network.start(
         "",
@@ -143,7 +145,7 @@ fn two_limits() {
     assert_eq!(agent.counts("network"), (80, 10));
 }
 
-fn ports() {
+fn a_limit_on_ports_leaves_other_ports_alone() {
     let network = Network::new();
     let agent = network.start(
         "",
@@ -157,7 +159,7 @@ fn ports() {
     assert_eq!(agent.counts("dns"), (5, 25));
 }
 
-fn connections() {
+fn connections_are_counted_by_their_syn() {
     let network = Network::new();
     let agent =
         network.start("", "[[limit]]\nname = \"connections\"\nrate = \"1/h\"\nburst = 5\nunit = \"connections\"\n");
@@ -172,7 +174,7 @@ fn connections() {
     assert_eq!(agent.counts("connections"), (5, 15));
 }
 
-fn classes() {
+fn classes_multiply_and_lift_limits() {
     let network = Network::new();
     let agent = network.start(
         "",
@@ -190,7 +192,7 @@ fn classes() {
     assert_eq!(agent.json(&["status"])["bypass"]["unlimited"], 100);
 }
 
-fn soft() {
+fn a_soft_limit_passes_its_share_and_counts_it_apart() {
     let network = Network::new();
     let agent = network
         .start("", "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\nthrottle = { soft = \"10%\" }\n");
@@ -202,8 +204,8 @@ fn soft() {
     );
 }
 
-fn algorithms() {
-    for algorithm in ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"] {
+fn every_algorithm_holds_in_the_kernel() {
+    for algorithm in Algorithm::ALL {
         let network = Network::new();
         let agent = network.start(
             "max_sources = 1000",

@@ -9,37 +9,53 @@ mod escalation;
 mod essential;
 mod events;
 mod flood;
-mod flows;
-mod foreign;
 mod fragments;
 mod hooks;
+mod instants;
+mod intercept;
 mod interfaces;
 mod keys;
 mod life;
 mod limits;
+mod log;
+mod members;
 mod memory;
 mod metrics;
 mod neighbours;
+mod offenders;
 mod operations;
 mod rates;
+mod reading;
 mod reboot;
-#[path = "../redis/mod.rs"]
-#[expect(dead_code, reason = "the cluster's own tests use more of it")]
-mod redis;
+mod recipes;
 mod reload;
 mod replies;
 mod safety;
+mod scopes;
 mod stacked;
-mod support;
+mod start;
 mod survive;
-mod tcp;
 mod top;
+mod tour;
+mod trace;
 mod traffic;
 mod trials;
 mod weights;
-mod wire;
 
 use libtest_mimic::{Arguments, Trial};
+use testbed::{flows, foreign, network as support, redis, tcp, wire};
+
+/// A test and its name.
+type Test = (&'static str, fn());
+
+/// Spreads tests that run one at a time among the others, so that none has a thread while it waits for its turn.
+fn spread(mut tests: Vec<&'static Test>, one_at_a_time: &'static [Test]) -> Vec<&'static Test> {
+    let count = tests.len();
+    for (nth, test) in one_at_a_time.iter().enumerate().rev() {
+        tests.insert(nth * count / one_at_a_time.len(), test);
+    }
+    tests
+}
 
 fn main() {
     if std::env::var_os(top::PANIC).is_some() {
@@ -47,7 +63,7 @@ fn main() {
     }
     let arguments = Arguments::from_args();
     let obstacle = support::obstacle();
-    let is_too_old = weir::datapath::is_kernel_too_old();
+    let is_too_old = datapath::is_kernel_too_old();
     let reason = match obstacle {
         Some(reason) => reason,
         None if is_too_old => "this kernel is older than Linux 5.15, so that all it can show is a refusal",
@@ -56,18 +72,21 @@ fn main() {
     eprintln!("skipped: {reason}");
     let rooms = [
         limits::TESTS,
+        log::TESTS,
         keys::TESTS,
         elastic::TESTS,
         hooks::TESTS,
         weights::TESTS,
-        rates::TESTS,
+        recipes::TESTS,
         interfaces::TESTS,
+        instants::TESTS,
         actions::TESTS,
         bans::TESTS,
         escalation::TESTS,
         essential::TESTS,
         events::TESTS,
         top::TESTS,
+        tour::TESTS,
         flood::TESTS,
         fragments::TESTS,
         life::TESTS,
@@ -77,12 +96,17 @@ fn main() {
         counting::TESTS,
         neighbours::TESTS,
         safety::TESTS,
+        scopes::TESTS,
+        start::TESTS,
         trials::TESTS,
         stacked::TESTS,
         reboot::TESTS,
         metrics::TESTS,
+        reading::TESTS,
+        offenders::TESTS,
         operations::TESTS,
         memory::TESTS,
+        members::TESTS,
     ];
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
@@ -107,6 +131,18 @@ fn main() {
     if !tells_usage {
         eprintln!("skipped: what kernels before Linux 6.4 do not tell, how much memory a map takes");
     }
+    if !recipes::has_ansible() {
+        eprintln!("skipped: the Ansible role: `cargo xtask integration` provides ansible-playbook");
+    }
+    if !recipes::has_fail2ban() {
+        eprintln!("skipped: fail2ban itself, which takes fail2ban-server at WEIR_FAIL2BAN (cargo xtask integration)");
+    }
+    let is_traced = obstacle.is_none() && trace::is_built();
+    if is_traced {
+        eprintln!("skipped: what an agent with ordinary kernel programs says of a trace, since this one has others");
+    } else {
+        eprintln!("skipped: traces, which take an agent of a trace build (cargo xtask test --trace)");
+    }
     let has_systemd = operations::has_systemd();
     if !has_systemd {
         eprintln!("skipped: what takes systemd-analyze, which this machine does not have");
@@ -120,17 +156,23 @@ fn main() {
     if !has_bond {
         eprintln!("skipped: what takes bonds, which this kernel does not have");
     }
-    let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
+    let served =
+        spread(rooms.into_iter().flatten().collect(), rates::TESTS).into_iter().map(|test| (test, !is_too_old));
     let trials = served
         .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
+        .chain(trace::ORDINARY.iter().map(|test| (test, !is_too_old && !is_traced)))
+        .chain(trace::TRACED.iter().map(|test| (test, !is_too_old && is_traced)))
         .chain(actions::WITH_FQ.iter().map(|test| (test, !is_too_old && has_fq)))
         .chain(weights::WITH_VXLAN.iter().map(|test| (test, !is_too_old && has_vxlan)))
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
         .chain(stacked::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
+        .chain(scopes::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
         .chain(memory::WITH_GROUPS.iter().map(|test| (test, !is_too_old && has_memory_groups)))
         .chain(memory::WITH_USAGE.iter().map(|test| (test, tells_usage)))
         .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
+        .chain(recipes::WITH_FAIL2BAN.iter().map(|test| (test, !is_too_old && recipes::has_fail2ban())))
+        .chain(recipes::WITH_ANSIBLE.iter().map(|test| (test, !is_too_old && recipes::has_ansible())))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {

@@ -5,22 +5,23 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use cgroup::GroupStatus;
+use cgroup::account::IoStatus;
+use cluster::ClusterStatus;
+use cluster::status::ClusterLimitStatus;
 use promql_parser::parser::{self, Expr};
 use serde_json::Value;
-use weir::cluster::ClusterStatus;
-use weir::cluster::status::ClusterLimitStatus;
-use weir::groups::GroupStatus;
-use weir::groups::account::IoStatus;
-use weir::metrics::{Documents, Exposition};
+use testbed::tests;
+use weir::server::metrics::{Documents, Exposition};
 use weir::stats::Status;
 
 use crate::support::Network;
 use crate::traffic::{LIMIT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_scrape_has_what_the_commands_tell_and_all_that_dashboard_and_alerts_use", scrape),
-    ("a_metrics_port_in_use_is_told_and_nothing_touched", port_in_use),
-    ("a_scraper_that_hangs_stalls_neither_packets_nor_commands", hung),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts,
+    a_metrics_port_in_use_is_an_error_and_nothing_is_changed,
+    a_scraper_that_hangs_stalls_neither_packets_nor_commands,
 ];
 
 const METRICS: &str = "metrics = \"127.0.0.1:9464\"";
@@ -42,7 +43,7 @@ fn samples(page: &str) -> Vec<prometheus_parse::Sample> {
     prometheus_parse::Scrape::parse(page.lines().map(|line| Ok(line.to_owned()))).unwrap().samples
 }
 
-fn value(page: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
+pub fn value(page: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     let found = samples(page).into_iter().find(|sample| {
         sample.metric == name && labels.iter().all(|(label, value)| sample.labels.get(label) == Some(value))
     });
@@ -52,7 +53,7 @@ fn value(page: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     }
 }
 
-fn scrape() {
+fn a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts() {
     let network = Network::new();
     let cgroup = format!("weir-t{}-m", std::process::id());
     let agent = format!("{METRICS}\ncgroup = {cgroup:?}\non_exit = \"detach\"");
@@ -169,7 +170,7 @@ fn selectors(expression: &Expr, names: &mut BTreeSet<String>) {
     }
 }
 
-fn port_in_use() {
+fn a_metrics_port_in_use_is_an_error_and_nothing_is_changed() {
     let network = Network::new();
     let taken = network.in_server(|| TcpListener::bind("127.0.0.1:9464").unwrap());
     let config = network.config(METRICS, LIMIT);
@@ -181,7 +182,7 @@ fn port_in_use() {
     drop(taken);
 }
 
-fn hung() {
+fn a_scraper_that_hangs_stalls_neither_packets_nor_commands() {
     let network = Network::new();
     let agent = network.start(METRICS, &LIMIT.replace("1000/s", "1/h"));
     let scrapers: Vec<TcpStream> = network.in_server(|| {

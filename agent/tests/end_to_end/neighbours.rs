@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use nix::sys::signal::Signal;
+use testbed::tests;
 
 use crate::foreign::Place;
 use crate::support::{Agent, Network};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[("a_second_agent_on_an_interface_says_so_and_ends", second_agent)];
+pub const TESTS: &[(&str, fn())] = tests![a_second_agent_on_an_interface_says_so_and_ends,];
 
 /// What takes a chain of programs at one hook, which came with Linux 6.6.
-pub const WITH_TCX: &[(&str, fn())] = &[("programs_of_others_in_a_tcx_chain_stay_and_run", chain)];
+pub const WITH_TCX: &[(&str, fn())] = tests![programs_of_others_in_a_tcx_chain_stay_and_run,];
 
 const TC: &str = "attach = \"tc\"\nmax_sources = 2000";
 const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
@@ -23,7 +24,7 @@ fn refused(network: &Network, config: &Path, message: &str) {
     assert!(said.contains(message), "{said}");
 }
 
-fn second_agent() {
+fn a_second_agent_on_an_interface_says_so_and_ends() {
     let egress = LIMIT.replace("rate", "direction = \"egress\"\nrate");
     let small = "max_sources = 2000\n";
     let tc = format!("{small}attach = \"tc\"");
@@ -53,7 +54,7 @@ fn second_agent() {
     }
 }
 
-fn chain() {
+fn programs_of_others_in_a_tcx_chain_stay_and_run() {
     let network = Network::new();
     let _counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
     let receiver = network.receiver(PORT);

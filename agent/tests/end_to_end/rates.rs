@@ -3,16 +3,34 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use testbed::tests;
+
 use crate::flows::{Flows, From};
 use crate::support::{Network, is_virtual};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("tcp_reaches_the_rate_of_a_byte_limit_by_native_xdp", || ingress("native")),
-    ("tcp_reaches_the_rate_of_a_byte_limit_by_generic_xdp", || ingress("generic")),
-    ("tcp_reaches_the_rate_of_a_byte_limit_by_traffic_control", || ingress("tc")),
-    ("tcp_reaches_the_rate_of_a_byte_limit_on_egress", || reaches("", "direction = \"egress\"", From::Server)),
-    ("a_burst_that_tcp_cannot_use_is_warned_of_and_falls_short", short),
+pub const TESTS: &[(&str, fn())] = tests![
+    tcp_reaches_the_rate_of_a_byte_limit_by_native_xdp,
+    tcp_reaches_the_rate_of_a_byte_limit_by_generic_xdp,
+    tcp_reaches_the_rate_of_a_byte_limit_by_traffic_control,
+    tcp_reaches_the_rate_of_a_byte_limit_on_egress,
+    a_burst_that_tcp_cannot_use_is_warned_of_and_falls_short,
 ];
+
+fn tcp_reaches_the_rate_of_a_byte_limit_by_native_xdp() {
+    ingress("native");
+}
+
+fn tcp_reaches_the_rate_of_a_byte_limit_by_generic_xdp() {
+    ingress("generic");
+}
+
+fn tcp_reaches_the_rate_of_a_byte_limit_by_traffic_control() {
+    ingress("tc");
+}
+
+fn tcp_reaches_the_rate_of_a_byte_limit_on_egress() {
+    reaches("", "direction = \"egress\"", From::Server);
+}
 
 const RATE: f64 = 20e6;
 /// The least that `check` accepts for this rate.
@@ -56,7 +74,7 @@ fn reaches(agent: &str, limit: &str, from: From) {
 }
 
 /// Less than a sender's pause is worth: the pause is what the warning is about.
-fn short() {
+fn a_burst_that_tcp_cannot_use_is_warned_of_and_falls_short() {
     for (direction, from) in [("ingress", From::Client), ("egress", From::Server)] {
         let network = Network::new();
         let limit = format!("{LIMIT}burst = \"256KiB\"\ndirection = {direction:?}\n");

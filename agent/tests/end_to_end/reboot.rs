@@ -7,14 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use testbed::tests;
 
 use crate::support::Network;
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("bans_counters_and_slow_limits_survive_a_reboot", everything),
-    ("what_was_saved_half_a_minute_ago_survives_a_power_cut", power_cut),
-    ("a_damaged_state_file_is_set_aside_and_reported", damaged),
+pub const TESTS: &[(&str, fn())] = tests![
+    bans_counters_and_slow_limits_survive_a_reboot,
+    limits_on_requests_go_on_over_restarts_and_reboots,
+    what_was_saved_half_a_minute_ago_survives_a_power_cut,
+    a_damaged_state_file_is_set_aside_and_reported,
 ];
 
 const SMALL: &str = "max_sources = 2000\n";
@@ -55,7 +57,7 @@ fn state_file(network: &Network) -> PathBuf {
     network.state().join("state")
 }
 
-fn everything() {
+fn bans_counters_and_slow_limits_survive_a_reboot() {
     let network = Network::new();
     let config = network.config(SMALL, &limits());
     let agent = network.start_in_boot("a", &config);
@@ -115,7 +117,60 @@ fn everything() {
     }
 }
 
-fn power_cut() {
+/// Limits on requests, one of each algorithm; those of the gold class are thrice as large.
+fn limits_on_requests() -> String {
+    let limit = |name: &str, algorithm: &str, rate: &str| {
+        format!(
+            "[[limit]]\nname = {name:?}\nscope = \"request\"\nkey = [\"user\"]\nalgorithm = {algorithm:?}\nrate = {rate:?}\n"
+        )
+    };
+    [
+        "[[class]]\nname = \"gold\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = 3\n".to_owned(),
+        limit("bucket", "token-bucket", "100/month"),
+        limit("leaky", "leaky-bucket", "100/week"),
+        limit("fixed", "fixed-window", "100/day"),
+        limit("sliding", "sliding-window", "100/month"),
+        limit("log", "sliding-log", "100/day"),
+    ]
+    .concat()
+}
+
+fn limits_on_requests_go_on_over_restarts_and_reboots() {
+    let network = Network::new();
+    let config = network.config(SMALL, &limits_on_requests());
+    let ask = |name: &str, source: &str, cost: u64| {
+        let cost = cost.to_string();
+        let asked = ["decide", "--limit", name, "--key", "user=alice", "--source", source, "--cost", &cost, "--json"];
+        let output = network.command(&asked);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (answer["allowed"] == true, answer["remaining"].as_u64().unwrap())
+    };
+    let (plain, gold) = ("203.0.113.9", "192.0.2.9");
+    let agent = network.start_in_boot("a", &config);
+    for name in NAMES {
+        assert_eq!(ask(name, plain, 60), (true, 40), "{name}");
+        assert_eq!(ask(name, gold, 60), (true, 240), "{name}");
+        assert_eq!(ask(name, plain, 70), (false, 40), "{name}");
+    }
+    agent.stop(Signal::SIGTERM);
+    // A restart, which forgets nothing of what lasts; a reboot; and another one.
+    for boot in ["a", "b", "c"] {
+        let agent = network.start_in_boot(boot, &config);
+        assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));
+        for name in NAMES {
+            let (_, left) = ask(name, plain, 41);
+            assert!((39..=40).contains(&left), "{boot}, {name}: {left} of 40 are left");
+            let (_, left) = ask(name, gold, 241);
+            assert!((239..=240).contains(&left), "{boot}, {name}: {left} of 240 are left");
+            let (_, refused) = agent.counts(name);
+            assert!(refused >= 3, "{boot}, {name}: {refused} refusals are counted");
+        }
+        agent.stop(Signal::SIGTERM);
+        shut_down(&network, &config);
+    }
+}
+
+fn what_was_saved_half_a_minute_ago_survives_a_power_cut() {
     let network = Network::new();
     let config = network.config(SMALL, &limits());
     let agent = network.start_in_boot("a", &config);
@@ -135,7 +190,7 @@ fn power_cut() {
     assert_eq!(agent.json(&["bans"])[0]["cidr"], "10.77.0.9");
 }
 
-fn damaged() {
+fn a_damaged_state_file_is_set_aside_and_reported() {
     let network = Network::new();
     let config = network.config(SMALL, &limits());
     let agent = network.start_in_boot("a", &config);

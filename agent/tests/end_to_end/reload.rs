@@ -1,32 +1,34 @@
-//! Another config in place of the one in force: all of it or nothing, and nobody judged wrongly meanwhile.
+//! A reload replaces the config in effect: all of it or nothing, and each packet is evaluated by one of the two.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
+use common::limiter::Algorithm;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use testbed::tests;
 
 use crate::support::{Network, StopWhenDropped, is_virtual};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_reload_keeps_the_state_of_unchanged_limits", unchanged),
-    ("a_reload_carries_the_state_of_changed_rates_over_in_proportion", changed),
-    ("a_bad_file_changes_nothing_and_is_told", bad_file),
-    ("a_file_that_changes_is_read_again_if_it_is_watched", watched),
-    ("two_hundred_reloads_under_traffic_judge_no_packet_wrongly", under_traffic),
-    ("ten_thousand_limits_and_a_hundred_thousand_prefixes_are_reloaded", large),
-    ("limits_on_requests_and_groups_are_reloaded_with_the_rest", everything),
-    ("what_cannot_be_changed_while_it_runs_is_told_and_nothing_changed", fixed),
-    ("a_reload_names_what_it_changes_and_diff_changes_nothing", changes),
-    ("a_config_that_limits_nothing_replaces_no_limits", empty),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_reload_keeps_the_state_of_unchanged_limits,
+    a_reload_carries_the_state_of_changed_rates_over_in_proportion,
+    a_bad_file_changes_nothing_and_is_reported,
+    a_file_that_changes_is_read_again_if_it_is_watched,
+    two_hundred_reloads_evaluate_each_packet_by_one_policy,
+    ten_thousand_limits_and_a_hundred_thousand_prefixes_are_reloaded,
+    limits_on_requests_and_groups_are_reloaded_with_the_rest,
+    keys_that_require_a_restart_are_reported_and_change_nothing,
+    a_reload_names_what_it_changes_and_diff_changes_nothing,
+    a_config_that_limits_nothing_replaces_no_limits,
 ];
 
 /// One after another, so that what a packet is held to is decided by the source.
 const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
-fn unchanged() {
+fn a_reload_keeps_the_state_of_unchanged_limits() {
     let network = Network::new();
     let agent = network.start("", SLOW);
     let receiver = network.receiver(PORT);
@@ -71,24 +73,21 @@ fn unchanged() {
     assert_eq!((counts[7], counts[9]), (100, 0));
 }
 
-fn changed() {
+fn a_reload_carries_the_state_of_changed_rates_over_in_proportion() {
     let network = Network::new();
     let limits = |count: u32| {
-        ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"].iter().fold(
-            String::new(),
-            |mut text, algorithm| {
-                let burst = if algorithm.ends_with("bucket") { format!("burst = {count}\n") } else { String::new() };
-                // So long a window that the clock does not move what is left by a unit within the test.
-                let limit = format!("[[limit]]\nname = \"{algorithm}\"\nalgorithm = \"{algorithm}\"\n");
-                let _ = write!(text, "{limit}rate = \"{count}/day\"\n{burst}");
-                text
-            },
-        )
+        Algorithm::ALL.iter().fold(String::new(), |mut text, algorithm| {
+            let burst = if algorithm.has_burst() { format!("burst = {count}\n") } else { String::new() };
+            // So long a window that the clock does not move what is left by a unit within the test.
+            let limit = format!("[[limit]]\nname = \"{algorithm}\"\nalgorithm = \"{algorithm}\"\n");
+            let _ = write!(text, "{limit}rate = \"{count}/day\"\n{burst}");
+            text
+        })
     };
     let agent = network.start("max_sources = 2000", &limits(100));
     let left = |agent: &crate::support::Agent<'_>, of: &[u64]| {
-        for algorithm in ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"] {
-            let remaining = agent.remaining("10.77.0.7", algorithm);
+        for algorithm in Algorithm::ALL {
+            let remaining = agent.remaining("10.77.0.7", algorithm.name());
             assert!(of.contains(&remaining), "{algorithm}: {remaining} are left, not {of:?}");
         }
     };
@@ -112,12 +111,12 @@ fn changed() {
         ),
     );
     let answer = agent.json(&["reload"]);
-    assert!(answer["notes"][0].as_str().unwrap().contains("\"token-bucket\" starts afresh"), "{answer}");
+    assert!(answer["notes"][0].as_str().unwrap().contains("the state of limit \"token-bucket\" is reset"), "{answer}");
     assert_eq!(agent.json(&["status"])["last_reload"]["notes"], answer["notes"]);
     assert_eq!((agent.remaining("10.77.0.7", "token-bucket"), agent.remaining("10.77.0.7", "leaky-bucket")), (100, 0));
 }
 
-fn bad_file() {
+fn a_bad_file_changes_nothing_and_is_reported() {
     let network = Network::new();
     let agent = network.start("", SLOW);
     assert_eq!(agent.json(&["status"])["last_reload"], Value::Null);
@@ -144,7 +143,7 @@ fn bad_file() {
     network.config_on(&["weir0", "lo"], "attach = \"native\"", &SLOW.replace("100", "1000"));
     let output = network.command(&["reload"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("does not do native XDP"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("native XDP is not supported"), "{output:?}");
     burst(&network, &[udp_from(7), udp_from(8)], 300);
     assert_eq!(agent.counts("packets"), (200, 220));
     network.config("", SLOW);
@@ -152,7 +151,7 @@ fn bad_file() {
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 0);
 }
 
-fn watched() {
+fn a_file_that_changes_is_read_again_if_it_is_watched() {
     let network = Network::new();
     let agent = network.start("watch = true\nmax_sources = 2000", SLOW);
     let is_watch = |status: &Value| status["last_reload"]["cause"] == "watch";
@@ -181,7 +180,7 @@ fn watched() {
     assert_eq!(agent.json(&["status"])["last_reload"]["ok"], true, "nobody watches any more");
 }
 
-fn under_traffic() {
+fn two_hundred_reloads_evaluate_each_packet_by_one_policy() {
     const FAST: &str = "[[limit]]\nname = \"fast\"\nrate = \"1000/s\"\nburst = 2000\nprotocol = \"udp\"\n";
     const FEW: &str = "[[limit]]\nname = \"few\"\nrate = \"1/day\"\nburst = 10\nprotocol = \"udp\"\nipv4_prefix = 31\n\
         ports = [9000]\n";
@@ -247,7 +246,7 @@ fn under_traffic() {
     assert_eq!(agent.counts("few").0, 10 + sent, "counters went on");
 }
 
-fn large() {
+fn ten_thousand_limits_and_a_hundred_thousand_prefixes_are_reloaded() {
     let network = Network::new();
     let text = |burst: u32| {
         let mut text = String::with_capacity(4 << 20);
@@ -283,7 +282,7 @@ fn large() {
     assert_eq!(receiver.counts()[7], 10, "its limit is unchanged through all of them");
 }
 
-fn everything() {
+fn limits_on_requests_and_groups_are_reloaded_with_the_rest() {
     let network = Network::new();
     let cgroup = format!("weir-t{}-live", std::process::id());
     let decide =
@@ -330,7 +329,7 @@ fn everything() {
     network.told(&["detach", "--config", network.config(&agent_table, SLOW).to_str().unwrap()]);
 }
 
-fn fixed() {
+fn keys_that_require_a_restart_are_reported_and_change_nothing() {
     let network = Network::new();
     let agent = network.start("", SLOW);
     let config = network.config("", SLOW);
@@ -339,14 +338,14 @@ fn fixed() {
         std::fs::write(&config, text.replace(from, to)).unwrap();
         let output = network.command(&["reload"]);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains("restart the agent"), "{said}");
     }
     burst(&network, &[udp_from(7)], 120);
     assert_eq!(agent.counts("packets"), (100, 20));
 }
 
-fn changes() {
+fn a_reload_names_what_it_changes_and_diff_changes_nothing() {
     let network = Network::new();
     let agent = network.start("", "[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n");
     let _ = network.config("", "[[limit]]\nname = \"b\"\nrate = \"6/s\"\n[[limit]]\nname = \"c\"\nrate = \"5/s\"\n");
@@ -362,7 +361,7 @@ fn changes() {
     assert!(agent.json(&["reload"])["changes"]["changed"].as_array().unwrap().is_empty());
 }
 
-fn empty() {
+fn a_config_that_limits_nothing_replaces_no_limits() {
     let network = Network::new();
     let agent = network.start("", SLOW);
     let config = network.config("", "");

@@ -6,15 +6,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
+use testbed::tests;
 
 use crate::support::{CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC};
 use crate::tcp::Offload;
 use crate::traffic::burst;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("replies_are_valid_whatever_the_offloads", offloads),
-    ("nobody_is_answered_in_another_hosts_name", foreign),
-    ("an_address_that_is_added_later_is_answered_for", later),
+pub const TESTS: &[(&str, fn())] = tests![
+    replies_are_valid_whatever_the_offloads,
+    no_reply_is_sent_in_another_hosts_name,
+    an_address_that_is_added_later_is_answered_for,
 ];
 
 const SYN: u8 = 2;
@@ -63,7 +64,7 @@ fn is_prohibited(network: &Network, from: &str, to: &str) {
     assert_eq!(error.raw_os_error(), Some(expected), "{to}: {error}");
 }
 
-fn offloads() {
+fn replies_are_valid_whatever_the_offloads() {
     let limits = "[[limit]]\nname = \"tcp\"\nprotocol = \"tcp\"\nrate = \"1/day\"\naction = \"reject\"\n\
                   [[limit]]\nname = \"udp\"\nprotocol = \"udp\"\nrate = \"1/day\"\naction = \"reject\"\n";
     for attach in ["native", "generic", "tc"] {
@@ -108,7 +109,7 @@ fn resets(network: &Network, device: [u8; 6], to: [u8; 4]) -> u64 {
     counted(network, "Tcp", "InSegs") - before
 }
 
-fn foreign() {
+fn no_reply_is_sent_in_another_hosts_name() {
     const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 9];
     let limit = "[[limit]]\nname = \"c\"\nunit = \"connections\"\nrate = \"1/h\"\nburst = 1\naction = \"reject\"\n";
     for attach in ["native", "generic", "tc"] {
@@ -131,7 +132,7 @@ fn foreign() {
     }
 }
 
-fn later() {
+fn an_address_that_is_added_later_is_answered_for() {
     let network = Network::new();
     let limit = "[[limit]]\nname = \"c\"\nunit = \"connections\"\nrate = \"1/h\"\nburst = 1\naction = \"reject\"\n";
     let _agent = network.start("attach = \"tc\"", limit);

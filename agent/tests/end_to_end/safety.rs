@@ -6,17 +6,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use testbed::tests;
 
 use crate::support::{Network, a_while};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_trial_goes_back_by_itself_unless_it_is_confirmed", trial),
-    ("a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart", killed_trial),
-    ("a_trial_that_cannot_be_changes_nothing", bad_trial),
-    ("ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists", protected),
-    ("the_ssh_session_is_found_though_sudo_clears_the_environment", through_sudo),
-    ("what_is_in_the_way_is_told_with_what_to_do", obstacles),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_trial_goes_back_by_itself_unless_it_is_confirmed,
+    a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart,
+    a_trial_that_cannot_be_changes_nothing,
+    ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists,
+    the_ssh_session_is_found_though_sudo_clears_the_environment,
+    conflicts_are_reported_with_the_fix,
 ];
 
 /// A small table, for what many agents are started for.
@@ -35,7 +36,7 @@ fn other(network: &Network, from: &str, to: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn trial() {
+fn a_trial_goes_back_by_itself_unless_it_is_confirmed() {
     let network = Network::new();
     let agent = network.start(SMALL, SLOW);
     burst(&network, &[udp_from(7)], 60);
@@ -69,7 +70,7 @@ fn trial() {
     assert_eq!(agent.remaining("10.77.0.7", "packets"), 20);
 }
 
-fn killed_trial() {
+fn a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart() {
     let network = Network::new();
     let agent = network.start(SMALL, SLOW);
     let own = network.folder.path().join("limits.toml");
@@ -86,7 +87,7 @@ fn killed_trial() {
         let (warned, _) = agent.stop(signal);
         assert!(warned.contains("was on trial and not confirmed"), "{warned}");
     }
-    // Said in so many words, the file is what is in force, and stays so.
+    // After a reload, the file is in effect and stays so.
     let agent = network.start_file(&own, &[]);
     assert_eq!(agent.json(&["reload"])["ok"], true);
     assert_eq!(agent.limit("packets")["burst"], 1);
@@ -100,11 +101,11 @@ fn killed_trial() {
     agent.stop(Signal::SIGKILL);
     let agent = network.start_file(&own, &[]);
     assert_eq!(agent.limit("packets")["burst"], 2);
-    // … and when it went back by itself, the file that was tried is not what a restart puts in force.
+    // … and after a rollback, a restart does not put the tried file in effect.
     std::fs::write(&own, before.replace("burst = 100", "burst = 3")).unwrap();
     network.told(&["try", own.to_str().unwrap(), "--for", "1s"]);
     let status = agent.wait_for("going back", |status| status["trial"].is_null());
-    assert!(status["last_reload"]["notes"].to_string().contains("is not in force"), "{status}");
+    assert!(status["last_reload"]["notes"].to_string().contains("is not in effect"), "{status}");
     agent.stop(Signal::SIGKILL);
     let agent = network.start_file(&own, &[]);
     assert_eq!(agent.limit("packets")["burst"], 2);
@@ -115,7 +116,7 @@ fn killed_trial() {
     assert_eq!(agent.limit("packets")["burst"], 4);
 }
 
-fn bad_trial() {
+fn a_trial_that_cannot_be_changes_nothing() {
     let network = Network::new();
     let agent = network.start(SMALL, SLOW);
     let wrong = other(&network, "burst = 100", "brust = 100");
@@ -132,7 +133,7 @@ fn bad_trial() {
     std::fs::create_dir(&record).unwrap();
     let output = network.command(&["try", &right]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(said(&output).contains("the trial was not begun") && said(&output).contains("state_dir"), "{output:?}");
+    assert!(said(&output).contains("starting the trial failed") && said(&output).contains("state_dir"), "{output:?}");
     std::fs::remove_dir(&record).unwrap();
     assert!(agent.json(&["status"])["trial"].is_null());
     assert_eq!(agent.limit("packets")["burst"], 100);
@@ -142,7 +143,7 @@ fn bad_trial() {
     assert_eq!(agent.limit("packets")["burst"], 100);
 }
 
-fn protected() {
+fn ssh_sessions_and_gateways_are_never_throttled_unless_the_config_insists() {
     let network = Network::new();
     network.add_default_route("10.77.0.9");
     network.add_default_route("fd77::9");
@@ -164,28 +165,28 @@ fn protected() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(passed(), [150, 0, 150, 150]);
     let table = String::from_utf8(network.command(&["status"]).stdout).unwrap();
-    assert!(table.contains("never throttled") && table.contains("10.77.0.9 (a default gateway)"), "{table}");
+    assert!(table.contains("exempt: ") && table.contains("10.77.0.9 (a default gateway)"), "{table}");
     // Unless the config insists, on some or on all.
     network.config(&format!("{SMALL}protect = [\"ssh\"]"), SLOW);
     network.told(&["reload"]);
     assert_eq!(passed(), [150, 0, 100, 150]);
     let warned = agent.stop(Signal::SIGKILL).0;
-    assert!(warned.contains("never throttled: 10.77.0.7"), "{warned}");
+    assert!(warned.contains("exempt: 10.77.0.7 (an SSH session"), "{warned}");
     let agent = network.start_file(&network.config(&format!("{SMALL}protect = false"), SLOW), &session);
     assert_eq!(agent.json(&["status"])["protected"], serde_json::json!([]));
     assert_eq!(passed(), [100, 0, 0, 0]);
     let warned = agent.stop(Signal::SIGKILL).0;
-    assert!(warned.contains("from where this SSH session comes"), "{warned}");
+    assert!(warned.contains("the client of this SSH session"), "{warned}");
     // The cluster's store, by the address that its name has now.
     let cluster = "[cluster]\nstore = \"redis://10.77.0.12:6379\"\n";
     let config = network.config(&format!("{SMALL}{cluster}"), &SLOW.replace("rate", "cluster = true\nrate"));
     let checked = said(&network.command(&["check", config.to_str().unwrap()]));
-    assert!(checked.contains("never throttled: 10.77.0.12, the cluster's store"), "{checked}");
+    assert!(checked.contains("exempt: 10.77.0.12 (the cluster's store)"), "{checked}");
     let config = network.config("protect = [\"gateway\"]", SLOW);
     assert!(said(&network.command(&["check", config.to_str().unwrap()])).contains("did you mean \"gateways\"?"));
 }
 
-fn through_sudo() {
+fn the_ssh_session_is_found_though_sudo_clears_the_environment() {
     let network = Network::new();
     let config = network.config(SMALL, SLOW);
     let agent = std::env::var("WEIR_AGENT").unwrap();
@@ -194,10 +195,10 @@ fn through_sudo() {
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("SSH_CONNECTION", "10.77.0.7 50000 10.77.0.1 22");
     let output = network.in_server(|| shell.output()).unwrap();
-    assert!(said(&output).contains("never throttled: 10.77.0.7"), "{output:?}");
+    assert!(said(&output).contains("exempt: 10.77.0.7 (an SSH session"), "{output:?}");
 }
 
-fn obstacles() {
+fn conflicts_are_reported_with_the_fix() {
     let network = Network::new();
     let told = |config: &Path, messages: &[&str]| {
         let output = network.run_to_end(config);
@@ -213,7 +214,7 @@ fn obstacles() {
     with(pins, "/proc/weir");
     told(&config, &["/proc/weir", "bpffs mounted"]);
     with(pins, network.folder.path().join("pins").to_str().unwrap());
-    told(&config, &["does not lie in a BPF file system", "[agent] pins"]);
+    told(&config, &["is not in a BPF file system", "[agent] pins"]);
     // A socket where there can be none.
     let control = network.control();
     with(control.to_str().unwrap(), "/proc/weir/control.sock");
@@ -230,7 +231,7 @@ fn obstacles() {
     for arguments in [&["status"][..], &["reload"], &["confirm"], &["try", config.to_str().unwrap()]] {
         let output = network.command(arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(said(&output).contains("no agent answers on") && said(&output).contains("start one"), "{output:?}");
+        assert!(said(&output).contains("no agent replies on") && said(&output).contains("start one"), "{output:?}");
     }
     let agent = network.start_file(&config, &[]);
     assert!(agent.json(&["status"])["interfaces"].is_array());

@@ -14,17 +14,18 @@ use std::time::{Duration, Instant};
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::Signal;
 use nix::sys::termios::{LocalFlags, tcgetattr};
+use testbed::tests;
 
 use crate::support::Network;
 use crate::traffic::{LIMIT, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("the_live_view_shows_the_greedy_pauses_filters_and_gives_the_terminal_back", view),
-    ("the_live_view_ends_by_key_and_signal_and_gives_the_terminal_back", ends),
-    ("the_live_view_ends_when_the_agent_goes", agent_goes),
-    ("a_panic_gives_the_terminal_back_before_it_speaks", panic),
-    ("without_a_terminal_the_live_view_says_what_to_type_instead", no_terminal),
+pub const TESTS: &[(&str, fn())] = tests![
+    the_live_view_shows_the_greedy_pauses_filters_and_gives_the_terminal_back,
+    the_live_view_ends_by_key_and_signal_and_gives_the_terminal_back,
+    the_live_view_ends_when_the_agent_goes,
+    a_panic_gives_the_terminal_back_before_it_speaks,
+    without_a_terminal_the_live_view_says_what_to_type_instead,
 ];
 
 /// Set for a process that is to take the terminal and panic.
@@ -152,7 +153,7 @@ fn line<'t>(text: &'t str, source: &str) -> Option<&'t str> {
     text.lines().find(|line| line.starts_with(source))
 }
 
-fn view() {
+fn the_live_view_shows_the_greedy_pauses_filters_and_gives_the_terminal_back() {
     let network = Network::new();
     let _agent = network.start("", LIMIT);
     let is_over = AtomicBool::new(false);
@@ -212,7 +213,7 @@ fn watch(network: &Network) {
     assert!(terminal.end().success());
 }
 
-fn ends() {
+fn the_live_view_ends_by_key_and_signal_and_gives_the_terminal_back() {
     let network = Network::new();
     let _agent = network.start("", LIMIT);
     for (nth, key) in ["\x1b", "\x03", ""].into_iter().enumerate() {
@@ -241,17 +242,17 @@ fn ends() {
     }
 }
 
-fn agent_goes() {
+fn the_live_view_ends_when_the_agent_goes() {
     let network = Network::new();
     let agent = network.start("", LIMIT);
     let terminal = Terminal::top(&network);
     terminal.wait("view", |text| text.contains("q quit"));
     agent.stop(Signal::SIGTERM);
-    terminal.wait("word of it", |text| text.contains("it ended, or is restarting"));
+    terminal.wait("word of it", |text| text.contains("it stopped, or is restarting"));
     assert_eq!(terminal.end().code(), Some(1));
 }
 
-fn panic() {
+fn a_panic_gives_the_terminal_back_before_it_speaks() {
     let terminal = Terminal::new(|sit_down| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(PANIC, "1");
@@ -263,17 +264,17 @@ fn panic() {
     assert!(!terminal.end().success());
 }
 
-fn no_terminal() {
+fn without_a_terminal_the_live_view_says_what_to_type_instead() {
     let network = Network::new();
     let output = network.command(&["top"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("needs a terminal") && said.contains("agent top --once"), "{said}");
+    assert!(said.contains("requires a terminal") && said.contains("agent top --once"), "{said}");
     let output = network.command(&["top", "--json"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("top --once --json"));
     // A terminal and no agent: said without taking the screen.
     let terminal = Terminal::top(&network);
-    terminal.wait("word of it", |text| text.contains("no agent answers on"));
+    terminal.wait("word of it", |text| text.contains("no agent replies on"));
     assert_eq!(terminal.end().code(), Some(1));
 }

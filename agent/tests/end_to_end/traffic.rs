@@ -22,14 +22,16 @@ pub fn v6(last_of_prefix: u8, last: u8) -> [u8; 16] {
     [0xfd, 0x77, 0, 0, 0, 0, 0, last_of_prefix, 0, 0, 0, 0, 0, 0, 0, last]
 }
 
-/// Sends `count` frames as fast as it goes.
+/// Sends `count` frames as fast as it goes, and waits until the server's kernel has evaluated them.
 pub fn burst(network: &Network, frames: &[Vec<u8>], count: usize) {
+    let before = network.arrived();
     network.in_client(|| {
         let sender = Sender::new();
         for frame in frames.iter().cycle().take(count) {
             sender.send(frame);
         }
     });
+    network.wait_for_arrival(before, count as u64);
 }
 
 pub fn flood(network: &Network, frames: &[Vec<u8>], per_millisecond: usize, seconds: u64) -> (u64, Duration) {

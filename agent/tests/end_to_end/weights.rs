@@ -8,19 +8,32 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
+use testbed::tests;
 
 use crate::support::{Agent, INTERFACE, Network};
 use crate::tcp::{Info, Offload};
 
-pub const TESTS: &[(&str, fn())] = &[
-    ("a_merged_buffer_is_weighed_as_its_packets_by_native_xdp", || ingress("native")),
-    ("a_merged_buffer_is_weighed_as_its_packets_by_generic_xdp", || ingress("generic")),
-    ("a_merged_buffer_is_weighed_as_its_packets_by_traffic_control", || ingress("tc")),
-    ("a_buffer_that_is_cut_later_is_weighed_as_its_packets_on_egress", egress),
+pub const TESTS: &[(&str, fn())] = tests![
+    a_merged_buffer_is_weighed_as_its_packets_by_native_xdp,
+    a_merged_buffer_is_weighed_as_its_packets_by_generic_xdp,
+    a_merged_buffer_is_weighed_as_its_packets_by_traffic_control,
+    a_buffer_that_is_cut_later_is_weighed_as_its_packets_on_egress,
 ];
 
 /// Needs the kernel's VXLAN.
-pub const WITH_VXLAN: &[(&str, fn())] = &[("a_buffer_in_a_tunnel_is_weighed_with_its_inner_headers", tunnel)];
+pub const WITH_VXLAN: &[(&str, fn())] = tests![a_buffer_in_a_tunnel_is_weighed_with_its_inner_headers,];
+
+fn a_merged_buffer_is_weighed_as_its_packets_by_native_xdp() {
+    ingress("native");
+}
+
+fn a_merged_buffer_is_weighed_as_its_packets_by_generic_xdp() {
+    ingress("generic");
+}
+
+fn a_merged_buffer_is_weighed_as_its_packets_by_traffic_control() {
+    ingress("tc");
+}
 
 const TRANSFER: usize = 4 << 20;
 /// Link, IPv4 and TCP header with timestamps, and what a SYN's options have more.
@@ -81,7 +94,7 @@ fn datagrams(network: &Network, attach: &str) {
     assert_eq!(agent.limit("udp")["passed"]["bytes"], 5 * (9_500 + 10 * 42), "{attach}");
 }
 
-fn egress() {
+fn a_buffer_that_is_cut_later_is_weighed_as_its_packets_on_egress() {
     let limit = format!("[[limit]]\nname = \"tcp\"\nprotocol = \"tcp\"\ndirection = \"egress\"\n{ROOMY}");
     for (offloads, mss) in [(Offloads::Default, 1_448), (Offloads::Default, 536), (Offloads::None, 1_448)] {
         let network = Network::new();
@@ -93,7 +106,7 @@ fn egress() {
     }
 }
 
-fn tunnel() {
+fn a_buffer_in_a_tunnel_is_weighed_with_its_inner_headers() {
     const OUTER: u64 = 14 + 20 + 8 + 8;
     let network = Network::new();
     network.add_vxlan();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::application::Agent;
 use super::proxy::{Envoy, Reply, header, route};
+use testbed::application::Agent;
 
 const PER_SECOND: u32 = 1_000;
 const SECONDS: u32 = 10;
@@ -26,7 +26,7 @@ rate = "100000/s"
 
 /// A thousand requests a second for ten seconds, and each is answered in time. What is excused is only what came while the
 /// machine had no processor to give: as many requests as were due then, and while that was made up for.
-pub fn steady() {
+pub fn a_thousand_requests_a_second_are_answered_within_20_ms() {
     let agent = Agent::start_with("grpc = \"127.0.0.1:0\"", LIMITS);
     let envoy = Envoy::start(&agent.grpc, TIMEOUT, vec![route("/", json!([{"actions": [header("x-user", "user")]}]))]);
     // Connections are made before it counts.

@@ -1,16 +1,15 @@
 //! Envoy itself asks the agent's own binary: `cargo xtask integration`.
 
-#[path = "../application/mod.rs"]
-mod application;
 mod load;
 mod proxy;
 
-use application::Agent;
 use libtest_mimic::{Arguments, Trial};
 use proxy::{
     Client, Envoy, PROGRAM, Reply, WhenAway, generic, header, remote_address, route, route_of_filter, wait_for,
 };
 use serde_json::{Value, json};
+use testbed::application::Agent;
+use testbed::tests;
 
 /// Far more than an answer takes, since these tests are about what it is.
 const TIMEOUT: &str = "10s";
@@ -56,16 +55,16 @@ rate = "2/h"
 "#;
 
 fn main() {
-    let tests: &[(&str, fn())] = &[
-        ("a_generic_key_has_the_limit_for_its_value", generic_key),
-        ("an_address_has_its_own_allowance_and_its_class", address),
-        ("a_header_has_an_allowance_for_each_value", headers),
-        ("several_descriptors_are_charged_all_or_none", several),
-        ("hits_are_what_a_request_costs", hits),
-        ("a_descriptor_named_source_that_is_no_address_is_limited", no_address),
-        ("no_header_of_a_clients_lets_him_around_a_limit", chosen),
-        ("without_an_agent_envoys_failure_mode_decides_and_with_one_the_limit", away),
-        ("a_thousand_requests_a_second_are_answered_within_20_ms", load::steady),
+    let tests: &[(&str, fn())] = tests![
+        a_generic_key_has_the_limit_for_its_value,
+        an_address_has_its_own_allowance_and_its_class,
+        a_header_has_an_allowance_for_each_value,
+        several_descriptors_are_charged_all_or_none,
+        hits_are_what_a_request_costs,
+        a_descriptor_named_source_that_is_no_address_is_limited,
+        no_header_of_a_clients_lets_him_around_a_limit,
+        without_an_agent_envoys_failure_mode_decides_and_with_one_the_limit,
+        load::a_thousand_requests_a_second_are_answered_within_20_ms,
     ];
     let obstacle = std::env::var_os(PROGRAM)
         .is_none()
@@ -125,7 +124,7 @@ fn from(address: &'static str) -> [(&'static str, &'static str); 1] {
     [("x-forwarded-for", address)]
 }
 
-fn generic_key() {
+fn a_generic_key_has_the_limit_for_its_value() {
     let (agent, envoy) = start();
     let mut client = envoy.client();
     for left in ["2", "1", "0"] {
@@ -149,7 +148,7 @@ fn generic_key() {
     assert_eq!((counts(0), counts(1)), ((&json!(1), &json!(0)), (&json!(3), &json!(1))));
 }
 
-fn address() {
+fn an_address_has_its_own_allowance_and_its_class() {
     let (_agent, envoy) = start();
     let mut client = envoy.client();
     assert_eq!(passed(&mut client, "/address", &from("203.0.113.9"), 6), 4);
@@ -166,7 +165,7 @@ fn address() {
     assert_eq!(passed(&mut client, "/address", &from("198.51.100.7"), 25), 19);
 }
 
-fn headers() {
+fn a_header_has_an_allowance_for_each_value() {
     let (_agent, envoy) = start();
     let mut client = envoy.client();
     assert_eq!(passed(&mut client, "/user", &[("x-user", "alice")], 13), 10);
@@ -176,7 +175,7 @@ fn headers() {
     assert!(reply.is_passed() && reply.header("x-ratelimit-limit").is_empty(), "{reply:?}");
 }
 
-fn several() {
+fn several_descriptors_are_charged_all_or_none() {
     let (_agent, envoy) = start();
     let mut client = envoy.client();
     let alice = |address: &'static str| [("x-user", "alice"), from(address)[0]];
@@ -188,7 +187,7 @@ fn several() {
     assert_eq!(passed(&mut client, "/address", &from("203.0.113.11"), 4), 2);
 }
 
-fn hits() {
+fn hits_are_what_a_request_costs() {
     let (_agent, envoy) = start();
     let mut client = envoy.client();
     let alice = [("x-user", "alice")];
@@ -197,7 +196,7 @@ fn hits() {
     assert_eq!(passed(&mut client, "/user", &alice, 4), 2);
 }
 
-fn no_address() {
+fn a_descriptor_named_source_that_is_no_address_is_limited() {
     let (_agent, envoy) = start();
     let mut client = envoy.client();
     assert_eq!(passed(&mut client, "/named", &[], 5), 2);
@@ -205,7 +204,7 @@ fn no_address() {
 }
 
 /// On the listener that passes what was not answered: an error would be a way around.
-fn chosen() {
+fn no_header_of_a_clients_lets_him_around_a_limit() {
     let (_agent, envoy) = start();
     let mut client = envoy.client_of(WhenAway::Pass);
     let mut all = 0;
@@ -219,7 +218,7 @@ fn chosen() {
     assert_eq!(envoy.counter("ratelimit.error"), 0);
 }
 
-fn away() {
+fn without_an_agent_envoys_failure_mode_decides_and_with_one_the_limit() {
     let mut agent = Agent::start_with("grpc = \"127.0.0.1:0\"", LIMITS);
     let envoy = Envoy::start(&agent.grpc, TIMEOUT, routes());
     assert_eq!(passed(&mut envoy.client(), "/login", &[], 4), 3);

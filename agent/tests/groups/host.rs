@@ -87,11 +87,11 @@ impl Host {
         self.launch(&config);
     }
 
-    fn launch(&mut self, config: &Path) {
+    pub fn launch(&mut self, config: &Path) {
         let errors = fs::File::create(self.path("errors")).unwrap();
         let child = Command::new(self::agent().unwrap()).arg("--config").arg(config).stderr(errors).spawn();
         self.agent = Some(child.unwrap());
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !self.command(&["status"]).status.success() {
             let ended = self.agent.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none() && Instant::now() < deadline, "the agent does not answer: {}", self.said());
@@ -107,6 +107,27 @@ impl Host {
     pub fn command(&self, arguments: &[&str]) -> std::process::Output {
         let mut command = Command::new(agent().unwrap());
         command.args(arguments).arg("--control").arg(self.path("control.sock")).output().unwrap()
+    }
+
+    /// A verb for the agent that a config in the test's folder describes.
+    pub fn command_of(&self, verb: &str, config: &str) -> std::process::Output {
+        Command::new(agent().unwrap()).arg(verb).arg("--config").arg(self.path(config)).output().unwrap()
+    }
+
+    /// The agent's process.
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().unwrap().id()
+    }
+
+    /// How long the control socket takes for a reply; the request is a line of its own, without a program to start.
+    pub fn status_takes(&self) -> Duration {
+        let start = Instant::now();
+        let mut stream = std::os::unix::net::UnixStream::connect(self.path("control.sock")).unwrap();
+        stream.write_all(b"{\"verb\":\"status\"}\n").unwrap();
+        let mut reply = String::new();
+        BufReader::new(stream).read_line(&mut reply).unwrap();
+        assert!(reply.contains("uptime_seconds"), "{reply}");
+        start.elapsed()
     }
 
     pub fn json(&self, arguments: &[&str]) -> Value {
@@ -173,6 +194,14 @@ fn is_in(pid: u32, cgroup: &str) -> bool {
     let lines = cgroups_of(pid);
     let relevant: Vec<&String> = lines.iter().filter(|line| held.iter().any(|name| line.contains(name))).collect();
     !relevant.is_empty() && relevant.iter().all(|line| line.ends_with(cgroup))
+}
+
+/// How long threads of a process have waited for a CPU, of all the time that they could have run.
+pub fn run_delay(pid: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
+    let nanoseconds = texts.filter_map(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    Duration::from_nanos(nanoseconds.sum())
 }
 
 /// The roots of all cgroup hierarchies.

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use crate::host::{Host, Worker};
 use crate::{is_virtual, work};
 
-pub fn cpu() {
+pub fn a_busy_loop_has_its_percent_of_a_cpu() {
     let mut host = Host::new();
     host.start("", "cpu = { max = \"30%\" }");
     let mut worker = host.spawn(&["busy", "6000"]);
@@ -26,7 +26,7 @@ pub fn cpu() {
     assert!(group["cpu"]["throttled_seconds"].as_f64().unwrap() > 1.0, "{group}");
 }
 
-pub fn memory() {
+pub fn a_hog_is_stopped_at_its_memory() {
     let mut host = Host::new();
     host.start("", "memory = { max = \"64MiB\" }");
     let mut worker = host.spawn(&["grow", "256"]);
@@ -50,7 +50,7 @@ pub fn memory() {
     }
 }
 
-pub fn pids() {
+pub fn a_fork_bomb_is_stopped_at_its_pids() {
     let mut host = Host::new();
     host.start("", "pids = 20");
     let mut worker = host.spawn(&["fork", "100"]);
@@ -88,7 +88,7 @@ impl Drop for Disk {
     }
 }
 
-pub fn io() {
+pub fn disks_are_limited_in_bytes_and_operations_both_ways() {
     let mut host = Host::new();
     let disk = Disk::new(&host);
     let device = &disk.0;
@@ -110,7 +110,7 @@ pub fn io() {
     }
 }
 
-pub fn weight() {
+pub fn two_groups_share_a_cpu_by_their_weights() {
     let mut host = Host::new();
     let other = host.path("other");
     fs::copy(host.worker(), &other).unwrap();
@@ -130,7 +130,7 @@ pub fn weight() {
     assert!((2.4..=3.6).contains(&ratio), "three times the weight had {ratio:.2} times the CPU");
 }
 
-pub fn high() {
+pub fn memory_above_high_is_reclaimed() {
     let mut host = Host::new();
     host.start("", "memory = { high = \"16MiB\" }");
     let mut worker = host.spawn(&["cache", VIRTUAL_DISK, "48"]);
@@ -141,7 +141,7 @@ pub fn high() {
     assert!(current < 18 << 20, "{current} bytes: {}", host.group());
 }
 
-pub fn swap() {
+pub fn swap_is_limited() {
     for command in ["mkswap", "swapon"] {
         assert!(Command::new(command).arg(VIRTUAL_DISK).status().unwrap().success(), "{command}");
     }
@@ -161,7 +161,7 @@ pub fn swap() {
     assert!((64..=160).contains(&with), "{with} MiB");
 }
 
-pub fn cpus() {
+pub fn a_group_runs_on_its_cpus_only() {
     let mut host = Host::new();
     host.start("", "cpus = \"0\"");
     let worker = host.spawn(&["sleep"]);
@@ -185,7 +185,7 @@ fn assert_network_rate(bytes: f64, nanoseconds: f64) {
     assert!((0.95 * NETWORK_RATE..=1.05 * NETWORK_RATE).contains(&rate), "{rate:.0} bytes a second came through");
 }
 
-pub fn egress() {
+pub fn what_a_group_sends_is_limited() {
     let mut host = Host::new();
     host.start("", "network = { egress = \"40Mbit/s\" }");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -198,7 +198,7 @@ pub fn egress() {
     assert_network_rate(bytes as f64, nanoseconds as f64);
 }
 
-pub fn ingress() {
+pub fn what_a_group_receives_is_limited() {
     let mut host = Host::new();
     host.start("", "network = { ingress = \"40Mbit/s\" }");
     let mut worker = host.spawn(&["receive", "8000"]);

@@ -43,6 +43,10 @@ pub fn run(arguments: &[String]) {
         ["cache", device, mebibytes] => cache(device, mebibytes.parse().unwrap()),
         ["send", address] => send(address),
         ["receive", milliseconds] => receive(Duration::from_millis(milliseconds.parse().unwrap())),
+        ["sleepers", count] => sleepers(count.parse().unwrap()),
+        ["scan", act, milliseconds] => crate::outbound::scan(act, milliseconds.parse().unwrap()),
+        ["deliver", batches] => crate::outbound::deliver(batches.parse().unwrap()),
+        ["connect", batches] => crate::outbound::connect(batches.parse().unwrap()),
         ["sleep"] => std::thread::sleep(Duration::from_secs(60)),
         other => panic!("no such work: {other:?}"),
     }
@@ -65,6 +69,29 @@ fn grow(mebibytes: usize) {
         held.push(std::hint::black_box(vec![count as u8 | 1; MIB]));
         println!("{count}");
     }
+}
+
+/// Forks so many children that sleep until this process ends, and prints how many there are.
+fn sleepers(count: usize) {
+    let mut forked = 0;
+    for _ in 0..count {
+        // SAFETY: this process has one thread, and the child calls only prctl and pause.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: they take no pointers.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                loop {
+                    // SAFETY: it takes nothing.
+                    unsafe { libc::pause() };
+                }
+            }
+            -1 => break,
+            _ => forked += 1,
+        }
+    }
+    println!("{forked}");
+    // Until the test ends this process.
+    std::thread::sleep(Duration::from_secs(600));
 }
 
 /// How many children there were at one time.

@@ -4,7 +4,7 @@ use aya::programs::TestRunOptions;
 use common::counters::Bypass;
 use common::packet::build::Frame;
 use common::settings::Runtime;
-use weir::datapath::Entry;
+use datapath::Entry;
 
 use super::{Pins, image, load};
 

@@ -4,9 +4,9 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
+use config::policy::Attach;
+use datapath::{Datapath, PinDirectory};
 use nix::sched::{CloneFlags, unshare};
-use weir::config::policy::Attach;
-use weir::datapath::{Datapath, PinDirectory};
 
 use super::{Pins, image};
 

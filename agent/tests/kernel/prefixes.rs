@@ -10,8 +10,8 @@ use common::packet::Address;
 use common::packet::build::Frame;
 use common::prefix::PrefixEntry;
 use common::settings::Runtime;
-use weir::compile::Image;
-use weir::datapath::Datapath;
+use datapath::Datapath;
+use datapath::compile::Image;
 
 use super::{Pins, Sequence, XDP_DROP, XDP_PASS, image, load, run};
 
@@ -151,7 +151,7 @@ fn counted(datapath: &Datapath, image: &Image) -> Vec<u64> {
     let sources = datapath.sources().unwrap();
     let of_class = |class| {
         let key = Key { hi: 0, lo: 0, extra: class, group: u32::from(image.rules[0].group) };
-        sources.find(&key).map_or(0, |slot| u64::from(slot.passed) + u64::from(slot.refused))
+        sources.find(&key).map_or(0, |slot| u64::from(slot.passed) + u64::from(sources.refused(&slot)[1]))
     };
     let rows = datapath.counters().unwrap();
     let bypassed = [Bypass::Unlimited, Bypass::NeverLimit].map(|bypass| rows[bypass as usize].passed.packets);

@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testbed::tests;
 
 use crate::Test;
 use crate::guest::{INTERFACE, configure, json, limit, property, received, run, said, systemctl, try_run, within};
 use crate::package::install;
 
-pub const TESTS: &[Test] = &[
-    ("limits_are_in_effect_before_the_network_is_up", before_the_network),
-    ("no_ordering_cycle_of_cloud_init_firewalld_or_ifupdown_leads_over_weir", no_cycle),
-    ("an_interface_that_comes_long_after_boot_is_limited", late_interface),
+pub const TESTS: &[Test] = tests![
+    limits_are_in_effect_before_the_network_is_up,
+    no_ordering_cycle_of_cloud_init_firewalld_or_ifupdown_leads_over_weir,
+    an_interface_that_comes_long_after_boot_is_limited,
+    totals_of_usage_before_the_reboot_go_on_after_it,
 ];
 
 const UNITS: &str = "/etc/systemd/system";
@@ -28,13 +32,20 @@ const NETWORK: &str = "[Unit]\nDefaultDependencies=no\nAfter=network-pre.target 
     up'\n";
 const LATE: &str = "[Service]\nExecStart=/bin/sh -c 'sleep 20; ip link add late0 type veth peer name late1'\n";
 
+/// A group whose usage is billed over a reboot.
+const BILLED: &str = "\n[[group]]\nname = \"billed\"\nunit = \"billed.service\"\npids = 50\n";
+const WORK: &str = "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/bash -c 'sleep 5; for n in {1..50}; do echo x > \
+    /dev/udp/127.0.0.1/9; done; for n in {1..200000}; do :; done; systemd-notify --ready --status=done; exec sleep 3600'\n";
+/// What was billed before the reboot.
+const BEFORE: &str = "/root/billed-before.json";
+
 /// What the next boot is to find.
 pub fn prepare() {
     install("weir.deb");
-    configure(&limit(10).replace("\"weir0\"", "\"weir0\", \"late0\""));
-    for (name, text) in [("driver", DRIVER), ("network", NETWORK), ("late", LATE)] {
-        fs::write(format!("{UNITS}/test-{name}.service"), text).unwrap();
-        systemctl(&["add-wants", "multi-user.target", &format!("test-{name}.service")]);
+    configure(&format!("{}{BILLED}", limit(10).replace("\"weir0\"", "\"weir0\", \"late0\"")));
+    for (name, text) in [("test-driver", DRIVER), ("systemd-networkd", NETWORK), ("test-late", LATE)] {
+        fs::write(format!("{UNITS}/{name}.service"), text).unwrap();
+        systemctl(&["add-wants", "multi-user.target", &format!("{name}.service")]);
     }
     for entry in fs::read_dir(FOREIGN).unwrap() {
         let path = entry.unwrap().path();
@@ -55,8 +66,64 @@ pub fn prepare() {
             systemctl(&["add-wants", "multi-user.target", &name]);
         }
     }
+    fs::write(format!("{UNITS}/billed.service"), WORK).unwrap();
     systemctl(&["daemon-reload"]);
     systemctl(&["enable", "weir"]);
+    systemctl(&["start", "weir"]);
+    let bill = work();
+    assert!(bill[0] > 0.0 && bill[1] > 0.0, "{bill:?}");
+    fs::write(BEFORE, serde_json::to_vec(&bill).unwrap()).unwrap();
+}
+
+/// What the group has used on all days: seconds of CPU, bytes sent.
+fn billed() -> [f64; 2] {
+    let rows = json(&["usage", "--group", "billed"]);
+    let sum = |name: &str| rows.as_array().unwrap().iter().map(|row| row[name].as_f64().unwrap()).sum();
+    [sum("cpu_seconds"), sum("network_egress_bytes")]
+}
+
+/// What the group has used since this boot, by its cgroup.
+fn counted() -> [f64; 2] {
+    let group: Value = json(&["groups"])[0].clone();
+    let number = |table: &str, name: &str| group[table][name].as_f64().unwrap_or_default();
+    [number("cpu", "usage_seconds"), number("network", "egress_bytes")]
+}
+
+/// Has the group's service do its work, and returns what is billed then, once all of it is.
+fn work() -> [f64; 2] {
+    let before = billed();
+    systemctl(&["start", "--no-block", "billed"]);
+    within(Duration::from_secs(120), "the service is the group's", || {
+        json(&["groups"])[0]["pids"].as_array().is_some_and(|pids| !pids.is_empty())
+    });
+    // What it used before the agent's first look is not billed where the agent has just started. It looks every second.
+    std::thread::sleep(Duration::from_secs(3));
+    let [early, _] = counted();
+    within(Duration::from_secs(120), "the work is done", || {
+        property("billed.service", "StatusText") == "done" && counted()[1] > 0.0
+    });
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        let bill = billed();
+        let counted = counted();
+        let [cpu, sent] = [bill[0] - before[0], bill[1] - before[1]];
+        let figures = format!("{before:?} and {bill:?} billed, {early} and {counted:?} counted");
+        assert!(cpu <= counted[0] + 0.02 && sent <= counted[1], "{figures}");
+        if cpu >= counted[0] - early - 0.02 && sent == counted[1] {
+            return bill;
+        }
+        assert!(Instant::now() < deadline, "the work is not billed: {figures}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn totals_of_usage_before_the_reboot_go_on_after_it() {
+    let before: [f64; 2] = serde_json::from_slice(&fs::read(BEFORE).unwrap()).unwrap();
+    let after = billed();
+    // It sent nothing while the system went down, and its processes used little.
+    assert!((before[0]..before[0] + 1.0).contains(&after[0]) && after[1] == before[1], "{before:?} {after:?}");
+    let last = work();
+    println!("seconds of CPU and bytes billed: {before:?} before the reboot, {after:?} after it, {last:?} in the end");
 }
 
 /// Microseconds after the kernel's start.
@@ -64,16 +131,25 @@ fn activated(unit: &str) -> u64 {
     property(unit, "ActiveEnterTimestampMonotonic").parse().unwrap()
 }
 
-fn before_the_network() {
+fn limits_are_in_effect_before_the_network_is_up() {
     within(Duration::from_secs(120), "weir.service is active", || property("weir.service", "ActiveState") == "active");
     let (weir, pre, network) =
         (activated("weir.service"), activated("network-pre.target"), activated("network.target"));
-    assert!(0 < weir && weir <= pre && pre <= network, "weir {weir}, network-pre {pre}, network {network}");
-    assert!(weir <= activated("test-network.service"));
+    // To break the cycle of cloud-init and firewalld, systemd may leave out network-pre.target.
+    let is_before_pre = pre == 0 || (weir <= pre && pre <= network);
+    let is_ordered = 0 < weir && weir <= network && is_before_pre;
+    let units = ["--unit", "weir", "--unit", "network-pre.target", "--unit", "network.target"];
+    let journal = || run("journalctl", &[&["--boot", "--no-pager", "--output=short-monotonic"][..], &units].concat());
+    let restarts = property("weir.service", "NRestarts");
+    assert!(is_ordered, "weir {weir} after {restarts} restarts, network-pre {pre}, network {network}\n{}", journal());
+    for manager in ["systemd-networkd.service", "networking.service"] {
+        let manager_at = activated(manager);
+        assert!(0 < manager_at && weir <= manager_at, "weir {weir}, {manager} {manager_at}\n{}", journal());
+    }
     assert_eq!(received(2, 30), 10);
 }
 
-fn no_cycle() {
+fn no_ordering_cycle_of_cloud_init_firewalld_or_ifupdown_leads_over_weir() {
     for unit in ["cloud-init-local.service", "cloud-init.target", "firewalld.service", "networking.service"] {
         assert!(Path::new(UNITS).join(unit).exists(), "{unit} is not there");
     }
@@ -83,7 +159,7 @@ fn no_cycle() {
     assert!(!cycles.contains("weir"), "{cycles}");
 }
 
-fn late_interface() {
+fn an_interface_that_comes_long_after_boot_is_limited() {
     let attached = || {
         let status = json(&["status"]);
         let state = |name: &str| {

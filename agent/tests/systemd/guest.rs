@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
@@ -15,8 +17,22 @@ use serde_json::Value;
 pub const CONFIG: &str = "/etc/weir/limits.toml";
 /// The interface of the host that the agent limits.
 pub const INTERFACE: &str = "weir0";
-const SERVER: &str = "10.77.0.1";
-const CLIENT: &str = "client";
+/// The address of the host at that interface.
+pub const SERVER: &str = "10.77.0.1";
+/// The namespace at its other end.
+pub const CLIENT: &str = "client";
+
+/// Has this program send a request over a unix socket, and print the reply.
+pub const EXCHANGE: &str = "--exchange";
+
+/// Sends a request over a unix socket, and returns the reply.
+pub fn exchange(socket: &str, request: &str) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap_or_else(|error| panic!("{socket}: {error}"));
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
+}
 
 /// Which boot of the guest this is; `None` elsewhere.
 pub fn boot() -> Option<usize> {

@@ -5,6 +5,8 @@
 //! after a reboot, which [`boot::prepare`] prepares.
 
 mod boot;
+mod confined;
+mod groups;
 mod guest;
 mod package;
 mod service;
@@ -18,21 +20,37 @@ use libtest_mimic::{Arguments, Failed, Trial};
 type Test = (&'static str, fn());
 
 /// The tests of each boot, in their order.
-const BOOTS: [&[&[Test]]; 2] = [&[package::TESTS, service::TESTS, units::TESTS], &[boot::TESTS]];
+const BOOTS: [&[&[Test]]; 2] = [
+    &[package::TESTS, service::TESTS, confined::TESTS, confined::OPTIMIZED, groups::TESTS, units::TESTS],
+    &[boot::TESTS],
+];
 /// Asks for one more boot.
 const REBOOT: u8 = 75;
 
 fn main() -> ExitCode {
+    if let [_, option, socket, request] = std::env::args().collect::<Vec<_>>().as_slice()
+        && option == guest::EXCHANGE
+    {
+        print!("{}", guest::exchange(socket, request));
+        return ExitCode::SUCCESS;
+    }
     let arguments = Arguments::from_args();
     let boot = guest::boot();
     if boot.is_none() {
         eprintln!("skipped: what takes a guest with systemd: run `cargo xtask vm --systemd`");
     }
+    let is_debug = std::env::var_os("WEIR_DEBUG").is_some();
+    let is_slow = |name: &str| is_debug && confined::OPTIMIZED.iter().any(|(other, _)| *other == name);
+    if is_debug {
+        confined::OPTIMIZED.iter().for_each(|(name, _)| eprintln!("skipped: {name}: it takes an optimized agent"));
+    }
     let boots = || (1..).zip(BOOTS).flat_map(|(number, rooms)| rooms.iter().map(move |room| (number, *room)));
     let tests = || boots().flat_map(|(number, room)| room.iter().map(move |test| (number, test)));
     let trials = tests()
         .filter(|(number, _)| boot.is_none_or(|boot| boot == *number))
-        .map(|(_, (name, test))| Trial::test(*name, || with_journal(*test)).with_ignored_flag(boot.is_none()))
+        .map(|(_, (name, test))| {
+            Trial::test(*name, || with_journal(*test)).with_ignored_flag(boot.is_none() || is_slow(name))
+        })
         .collect();
     // They share the one agent that a host has.
     let conclusion = libtest_mimic::run(&Arguments { test_threads: Some(1), ..arguments.clone() }, trials);

@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use testbed::tests;
+
 use crate::Test;
 use crate::guest::{self, CONFIG, configure, file, json, limit, make_network, property, received, run, systemctl};
 
-pub const TESTS: &[Test] = &[("a_package_is_installed_enabled_upgraded_removed_and_purged", life)];
+pub const TESTS: &[Test] = tests![a_package_is_installed_enabled_upgraded_removed_and_purged,];
 
 const PINS: &str = "/sys/fs/bpf/weir";
 
@@ -21,7 +23,7 @@ pub fn remove() {
     run("dpkg", &["--purge", "weir"]);
 }
 
-fn life() {
+fn a_package_is_installed_enabled_upgraded_removed_and_purged() {
     make_network();
     install("weir.deb");
     assert_eq!(property("weir.service", "ActiveState"), "inactive", "the package started the service");

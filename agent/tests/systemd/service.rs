@@ -5,33 +5,36 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use testbed::tests;
+
 use crate::Test;
 use crate::guest::{
-    CONFIG, configure, journal_cursor, journal_since, json, limit, make_network, property, received, run, said,
-    systemctl, try_run, within,
+    CONFIG, EXCHANGE, configure, journal_cursor, journal_since, json, limit, make_network, property, received, run,
+    said, systemctl, try_run, within,
 };
 use crate::package::{install, remove};
 
-pub const TESTS: &[Test] = &[
-    ("the_units_are_right_and_confined", units),
-    ("a_trial_takes_a_file_that_the_service_cannot_read", trials),
-    ("a_killed_agent_is_back_and_its_limits_never_end", killed),
-    ("a_stuck_agent_is_replaced", stuck),
-    ("a_reload_of_a_wrong_file_fails_and_changes_nothing", reload),
-    ("a_restart_with_a_wrong_file_goes_on_with_the_last_valid_one", restart_with_a_wrong_file),
-    ("an_upgrade_with_a_wrong_file_and_no_other_leaves_the_limits_and_shows_the_failure", upgrade_with_a_wrong_file),
-    ("another_control_socket_serves_reload", other_socket),
-    ("members_of_the_group_ask_and_only_root_changes", group),
-    ("a_start_that_fails_is_tried_for_as_long_as_it_takes", late_reason),
-    ("bpffs_and_memory_are_the_units_own_to_use", table),
+pub const TESTS: &[Test] = tests![
+    the_units_are_right_and_confined,
+    a_trial_takes_a_file_that_the_service_cannot_read,
+    a_killed_agent_is_back_and_its_limits_never_end,
+    a_stuck_agent_is_replaced,
+    a_reload_of_a_wrong_file_fails_and_changes_nothing,
+    a_restart_with_a_wrong_file_goes_on_with_the_last_valid_one,
+    an_upgrade_with_a_wrong_file_and_no_other_leaves_the_limits_and_shows_the_failure,
+    another_control_socket_serves_reload,
+    members_of_the_group_ask_and_only_root_changes,
+    a_service_with_a_user_of_its_own_asks_for_decisions_as_a_member_of_the_group,
+    a_start_that_fails_is_tried_for_as_long_as_it_takes,
+    bpffs_and_memory_are_the_units_own_to_use,
 ];
 
-const UNIT: &str = "weir.service";
+pub const UNIT: &str = "weir.service";
 /// An emulated machine starts an agent in seconds.
 const START: Duration = Duration::from_secs(120);
 
 /// The service with this config, newly started.
-fn start(config: &str) {
+pub fn start(config: &str) {
     if !Path::new("/usr/bin/agent").exists() {
         install("weir.deb");
     }
@@ -44,7 +47,7 @@ fn start(config: &str) {
     systemctl(&["start", UNIT]);
 }
 
-fn pid() -> String {
+pub fn pid() -> String {
     property(UNIT, "MainPID")
 }
 
@@ -56,19 +59,17 @@ fn burst() -> u64 {
     json(&["limits"])[0]["burst"].as_u64().unwrap()
 }
 
-fn units() {
+fn the_units_are_right_and_confined() {
     start(&limit(10));
-    for unit in ["weir.service", "weir-groups.service"] {
-        let output = try_run("systemd-analyze", &["verify", "--man=no", unit]);
-        assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
-    }
+    let output = try_run("systemd-analyze", &["verify", "--man=no", UNIT]);
+    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
     // In tenths; of what is left, each is there for a reason that the unit names.
-    run("systemd-analyze", &["security", "--no-pager", "--threshold=32", UNIT]);
+    run("systemd-analyze", &["security", "--no-pager", "--threshold=26", UNIT]);
     let said = run("systemctl", &["status", "--no-pager", UNIT]);
     assert!(said.contains("enforcing 1 limit on weir0"), "{said}");
 }
 
-fn trials() {
+fn a_trial_takes_a_file_that_the_service_cannot_read() {
     start(&limit(10));
     for (path, mode) in [
         ("/root/tried.toml", 0o644),
@@ -87,7 +88,7 @@ fn trials() {
     }
 }
 
-fn killed() {
+fn a_killed_agent_is_back_and_its_limits_never_end() {
     start(&limit(10));
     assert_eq!(received(2, 15), 10);
     let before = pid();
@@ -103,7 +104,7 @@ fn killed() {
     assert_eq!((received(2, 5), received(3, 15)), (0, 10));
 }
 
-fn stuck() {
+fn a_stuck_agent_is_replaced() {
     start(&limit(10));
     assert_eq!(received(2, 15), 10);
     let drop_in = Path::new("/run/systemd/system/weir.service.d/watchdog.conf");
@@ -122,7 +123,7 @@ fn stuck() {
     systemctl(&["daemon-reload"]);
 }
 
-fn reload() {
+fn a_reload_of_a_wrong_file_fails_and_changes_nothing() {
     start(&limit(10));
     let before = pid();
     configure(&limit(20));
@@ -134,7 +135,7 @@ fn reload() {
     assert_eq!((burst(), pid(), is_active()), (20, before, true));
 }
 
-fn restart_with_a_wrong_file() {
+fn a_restart_with_a_wrong_file_goes_on_with_the_last_valid_one() {
     start(&limit(10));
     assert_eq!(received(2, 15), 10);
     configure(&limit(10).replace("burst", "brust"));
@@ -154,7 +155,7 @@ fn restart_with_a_wrong_file() {
     assert_eq!(json(&["status"])["last_reload"]["ok"], true);
 }
 
-fn upgrade_with_a_wrong_file() {
+fn an_upgrade_with_a_wrong_file_and_no_other_leaves_the_limits_and_shows_the_failure() {
     start(&limit(10));
     assert_eq!(received(2, 15), 10);
     configure("[agent]\ninterfaces = 1\n");
@@ -171,7 +172,7 @@ fn upgrade_with_a_wrong_file() {
     remove();
 }
 
-fn other_socket() {
+fn another_control_socket_serves_reload() {
     start(&limit(10).replace("[agent]\n", "[agent]\ncontrol = \"/run/weir/other.sock\"\n"));
     let text = fs::read_to_string(CONFIG).unwrap();
     configure(&text.replace("burst = 10", "burst = 20"));
@@ -179,7 +180,7 @@ fn other_socket() {
     assert_eq!(burst(), 20);
 }
 
-fn group() {
+fn members_of_the_group_ask_and_only_root_changes() {
     start(&limit(10));
     run("useradd", &["--system", "--groups", "weir", "asks"]);
     run("useradd", &["--system", "stranger"]);
@@ -197,7 +198,31 @@ fn group() {
     run("userdel", &["stranger"]);
 }
 
-fn late_reason() {
+fn a_service_with_a_user_of_its_own_asks_for_decisions_as_a_member_of_the_group() {
+    const SOCKET: &str = "/run/weir/decide.sock";
+    let request = "\n[decide]\nhttp = \"unix:/run/weir/decide.sock\"\n\n[[limit]]\nname = \"logins\"\n\
+        scope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"1/h\"\nburst = 1\n";
+    start(&format!("{}{request}", limit(10)));
+    let program = "/usr/local/bin/exchange";
+    fs::copy(std::env::current_exe().unwrap(), program).unwrap();
+    let body = "{\"limit\":\"logins\",\"key\":{\"user\":\"alice\"}}";
+    let text = format!(
+        "POST /v1/decide HTTP/1.1\r\nHost: weir\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let ask = |group: &[&str]| {
+        let service = ["--quiet", "--wait", "--pipe", "--collect", "--property=DynamicUser=yes"];
+        try_run("systemd-run", &[&service[..], group, &[program, EXCHANGE, SOCKET, &text]].concat())
+    };
+    let member = ["--property=SupplementaryGroups=weir"];
+    for expected in ["HTTP/1.1 200", "HTTP/1.1 429"] {
+        let output = ask(&member);
+        assert!(said(&output).contains(expected), "{}", said(&output));
+    }
+    assert!(!ask(&[]).status.success(), "a stranger had a decision");
+}
+
+fn a_start_that_fails_is_tried_for_as_long_as_it_takes() {
     start(&limit(10));
     let text = limit(10).replace("max_sources", "metrics = \"10.99.0.1:9464\"\nmax_sources");
     // An address that the host does not have yet.
@@ -214,7 +239,7 @@ fn late_reason() {
     run("ip", &["addr", "del", "10.99.0.1/32", "dev", "lo"]);
 }
 
-fn table() {
+fn bpffs_and_memory_are_the_units_own_to_use() {
     // In turns: the machine has 2 GiB, and a reload holds two tables.
     start(&limit(10).replace("max_sources = 1_000", "max_sources = 1_000_000"));
     let text = fs::read_to_string(CONFIG).unwrap();

@@ -1,21 +1,22 @@
-//! Process groups and the units that hold them: whatever is done to Weir's units, no member ends.
+//! Process groups and Weir's unit: whatever is done to it, no member ends.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use testbed::tests;
+
 use crate::Test;
-use crate::guest::{configure, json, make_network, property, run, systemctl, try_run, within};
+use crate::guest::{configure, json, make_network, property, run, systemctl, within};
 use crate::package::{install, remove};
 
-pub const TESTS: &[Test] = &[
-    ("stopping_the_units_in_either_order_ends_no_member", stop),
-    ("a_restart_of_the_groups_unit_enforces_their_limits_again", restart),
-    ("an_upgrade_and_a_removal_end_no_member", upgrade_and_removal),
+pub const TESTS: &[Test] = tests![
+    groups_lose_no_member_when_the_agent_stops_restarts_or_is_killed,
+    groups_lose_no_member_in_an_upgrade_or_a_removal,
 ];
 
-const GROUPS: &str = "weir-groups.service";
+const UNIT: &str = "weir.service";
 const WORKER: &str = "/usr/local/bin/worker";
 /// A cgroup that no manager has.
 const ORIGIN: &str = "/sys/fs/cgroup/weir-test";
@@ -37,7 +38,7 @@ impl Member {
         let script = format!("echo $$ > {ORIGIN}/cgroup.procs && exec {WORKER} 3600");
         let member = Self(Command::new("sh").args(["-c", &script]).spawn().unwrap());
         configure(&format!("[[group]]\nname = \"held\"\nmatch = [{{ exe = {WORKER:?} }}]\npids = 50\n"));
-        systemctl(&["restart", GROUPS, "weir.service"]);
+        systemctl(&["restart", UNIT]);
         member.is_enforced();
         member
     }
@@ -48,12 +49,16 @@ impl Member {
 
     /// Waits until it is in its group, with the group's limit.
     fn is_enforced(&self) {
-        within(PATIENCE, "the process is in its group, with its limit", || {
-            let limit = fs::read_to_string(format!("/sys/fs/cgroup{}/pids.max", self.cgroup()));
-            self.cgroup().ends_with("/held") && limit.is_ok_and(|limit| limit.trim() == "50")
+        within(PATIENCE, "the process is in its group, with its limit", || self.is_limited());
+        let pids = || json(&["groups"])[0]["pids"].clone();
+        within(PATIENCE, "the agent lists the process", || {
+            pids().as_array().unwrap().iter().any(|pid| *pid == self.0.id())
         });
-        let pids = json(&["groups"])[0]["pids"].clone();
-        assert!(pids.as_array().unwrap().iter().any(|pid| *pid == self.0.id()), "{pids}");
+    }
+
+    fn is_limited(&self) -> bool {
+        let limit = fs::read_to_string(format!("/sys/fs/cgroup{}/pids.max", self.cgroup()));
+        self.cgroup() == "/weir-held.root.scope" && limit.is_ok_and(|limit| limit.trim() == "50")
     }
 
     fn assert_alive(&mut self, after: &str) {
@@ -69,34 +74,27 @@ impl Drop for Member {
     }
 }
 
-fn stop() {
+fn groups_lose_no_member_when_the_agent_stops_restarts_or_is_killed() {
     let mut member = Member::new();
-    assert_eq!(property(GROUPS, "TasksMax"), "infinity");
-    for order in [["weir.service", GROUPS], [GROUPS, "weir.service"]] {
-        for unit in order {
-            systemctl(&["stop", unit]);
-            member.assert_alive(unit);
-        }
-        systemctl(&["start", "weir.service"]);
-        member.is_enforced();
-    }
-}
-
-fn restart() {
-    let mut member = Member::new();
-    systemctl(&["restart", GROUPS]);
+    systemctl(&["stop", UNIT]);
+    member.assert_alive("the unit was stopped");
+    assert!(member.is_limited(), "nobody is there, and its limit is gone");
+    systemctl(&["start", UNIT]);
+    member.is_enforced();
+    run("kill", &["-KILL", &property(UNIT, "MainPID")]);
+    member.assert_alive("the agent was killed");
+    within(PATIENCE, "another agent has started", || {
+        property(UNIT, "NRestarts") != "0" && property(UNIT, "ActiveState") == "active"
+    });
+    member.is_enforced();
+    systemctl(&["restart", UNIT]);
     member.assert_alive("the restart");
-    assert_eq!(property(GROUPS, "ActiveState"), "active");
     member.is_enforced();
-    // Its process killed.
-    run("kill", &["-KILL", &property(GROUPS, "MainPID")]);
-    within(PATIENCE, "the unit is up again", || property(GROUPS, "NRestarts") != "0");
-    within(PATIENCE, "the unit is active", || property(GROUPS, "ActiveState") == "active");
-    member.assert_alive("the unit's process was killed");
-    member.is_enforced();
+    systemctl(&["daemon-reload"]);
+    assert!(member.is_limited(), "systemd forgot the limit");
 }
 
-fn upgrade_and_removal() {
+fn groups_lose_no_member_in_an_upgrade_or_a_removal() {
     let mut member = Member::new();
     install("weir-next.deb");
     member.assert_alive("the upgrade");
@@ -105,6 +103,4 @@ fn upgrade_and_removal() {
     member.assert_alive("the removal");
     assert_eq!(member.cgroup(), "/weir-test");
     remove();
-    let left = try_run("systemctl", &["is-active", GROUPS]);
-    assert!(!left.status.success());
 }

@@ -1,14 +1,21 @@
-//! Fixed window: a count that starts over.
+//! Fixed window: a count that restarts with each window.
 //!
-//! The window starts with the first unit after the last window ended, so no wall-clock boundary lets twice the limit
-//! through in the instant around it from a source that was idle; across the end of a busy window, up to 2·N can pass
-//! within less than T, which is the algorithm's nature (use a sliding one to avoid it).
+//! The window starts with the first unit after the last window ended. So a source that was idle cannot pass twice the
+//! limit around a wall-clock boundary. Across the end of a busy window, up to 2·N can pass within less than T, which is
+//! inherent in the algorithm (a sliding window avoids it).
 //!
-//! State: the window's end in the high bits, what was passed in it in the low bits. Error bound: exact in what it
-//! passes; a window is longer than T by less than 2^`count_bits` ticks (32 ns at N = 1,000, 34 ms at
-//! N = 10⁹ bytes), never shorter.
+//! State: the window's end in the high bits, the passed units in the low bits. Error bound: passed units are exact; a
+//! window is longer than T by less than 2^`count_bits` ticks (32 ns at N = 1,000, 34 ms at N = 10⁹ bytes), never
+//! shorter.
 
-use super::{Decision, Rate};
+use super::Decision;
+use super::migration::{Instants, scaled};
+use super::moves::Moves;
+use super::parameters::{Parameters, Parametric};
+use super::rate::{Costs, Rate};
+use super::rate_algorithm::RateAlgorithm;
+use super::shared::{Charge, SharedCharge, SharedState, Swap, charge_word, refund_word};
+use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
 
 /// A fixed window of `most` units.
@@ -16,9 +23,9 @@ use crate::time::{TickScale, Ticks, is_alive};
 pub struct FixedWindow {
     /// The window's length T in ticks.
     pub window: Ticks,
-    /// N: what passes in a window, in units; below 2^`count_bits`.
+    /// N, the units that pass in a window; below 2^`count_bits`.
     pub most: u64,
-    /// How many low bits of the state hold the count.
+    /// The number of low bits of the state for the count.
     pub count_bits: u32,
 }
 
@@ -35,17 +42,17 @@ impl FixedWindow {
         (1 << (self.count_bits & 63)) - 1
     }
 
-    /// A state as (the window's end, what was passed in it).
-    pub(super) fn parts(&self, state: u64) -> (Ticks, u64) {
+    /// A state as (the window's end, passed units).
+    fn parts(&self, state: u64) -> (Ticks, u64) {
         (state & !self.count_mask(), state & self.count_mask())
     }
 
-    /// The state of a window that ends at `end`, or as soon after that as a state can tell.
-    pub(super) fn state(&self, end: Ticks, count: u64) -> u64 {
+    /// The state of a window that ends at `end`, rounded up to the state's resolution.
+    fn state(&self, end: Ticks, count: u64) -> u64 {
         end.wrapping_add(self.count_mask()) & !self.count_mask() | count
     }
 
-    /// The window that `state` is in at `now`, as (end, count); a new one if it is over.
+    /// The window of `state` at `now`, as (end, count); a new one if it has ended.
     #[inline(always)]
     fn at(&self, state: u64, now: Ticks) -> (Ticks, u64) {
         let mask = self.count_mask();
@@ -62,16 +69,34 @@ impl FixedWindow {
     #[must_use]
     pub fn decide(&self, state: u64, now: Ticks, cost: u64) -> Decision {
         let (end, count) = self.at(state, now);
-        // count ≤ most, so the subtraction cannot wrap on a state that this function wrote; on any other it refuses.
+        // count ≤ most for every state that this function writes, so that nothing wraps; any other state refuses.
         if cost > self.most.saturating_sub(count) { Decision::Refuse } else { Decision::Pass(end | (count + cost)) }
     }
 
-    /// The state with an earlier charge of `cost`, which left `charged`, taken back; `None` once that window is over.
+    /// The state without an earlier charge of `cost`, which left `charged`; `None` once that window has ended.
     #[inline(always)]
     #[must_use]
     pub fn refund(&self, state: u64, charged: u64, cost: u64) -> Option<u64> {
         let mask = self.count_mask();
         (state & !mask == charged & !mask && state & mask >= cost).then(|| state - cost)
+    }
+
+    /// A state whose window has ended becomes the window that started at `begun`, with count 0; others stay. Hosts
+    /// whose windows start at multiples of T on one clock agree on them without communication. The multiples are not in
+    /// ticks, which wrap.
+    #[must_use]
+    pub fn aligned(&self, state: u64, now: Ticks, begun: Ticks) -> u64 {
+        let (end, _) = self.parts(state);
+        if is_alive(end, now) { state } else { self.state(begun.wrapping_add(self.window), 0) }
+    }
+
+    /// An [`Self::aligned`] state with `cost` added, even beyond the limit. The units were consumed elsewhere by
+    /// `until`, which is not in the future. Units of an earlier window are ignored.
+    #[must_use]
+    pub fn charge_beyond(&self, aligned: u64, until: Ticks, cost: u64) -> u64 {
+        let (end, count) = self.parts(aligned);
+        let is_before = is_alive(end.wrapping_sub(self.window).wrapping_sub(self.count_mask()), until);
+        end | if is_before { count } else { count.saturating_add(cost).min(self.count_mask()) }
     }
 
     /// Ticks until `cost` would pass if nothing else did; `None` if it never can.
@@ -89,6 +114,103 @@ impl FixedWindow {
     #[must_use]
     pub fn remaining(&self, state: u64, now: Ticks) -> u64 {
         self.most.saturating_sub(self.at(state, now).1)
+    }
+}
+
+impl Parametric for FixedWindow {
+    const NAME: &'static str = "fixed-window";
+
+    #[inline(always)]
+    fn from_parameters(parameters: Parameters) -> Self {
+        Self { window: parameters.interval, most: parameters.most, count_bits: u32::from(parameters.shift) }
+    }
+
+    fn parameters(&self) -> Parameters {
+        Parameters { interval: self.window, most: self.most, shift: self.count_bits as u8, ..Parameters::default() }
+    }
+}
+
+impl RateAlgorithm for FixedWindow {
+    const MOVES: Moves = Moves::Nowhere;
+
+    fn build(rate: Rate, _: u64, _: Costs, scale: TickScale) -> Self {
+        Self::new(rate, scale)
+    }
+
+    /// Counting makes the window longer by less than a thousandth.
+    fn is_precise(&self) -> bool {
+        self.count_bits <= 50 && self.window >> (self.count_bits + 10) > 0
+    }
+
+    fn at_share(&self, share: Share) -> Self {
+        Self { most: share.units(self.most), ..*self }
+    }
+
+    fn conforms(&self, words: &[u64], now: Ticks, cost: u64) -> bool {
+        self.decide(words[0], now, cost) != Decision::Refuse
+    }
+
+    #[inline]
+    fn charge(&self, words: &mut [u64], now: Ticks, cost: u64) -> bool {
+        self.decide(words[0], now, cost).write(&mut words[0])
+    }
+
+    /// Counts up to the next power of two above N: a window beyond that is as exhausted as it can be.
+    fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
+        words[0] = self.charge_beyond(words[0], until, cost);
+    }
+
+    fn remaining(&self, words: &[u64], now: Ticks) -> u64 {
+        self.remaining(words[0], now)
+    }
+
+    fn wait(&self, words: &[u64], now: Ticks, cost: u64) -> Option<Ticks> {
+        self.wait(words[0], now, cost)
+    }
+
+    fn alignable_window(&self) -> Option<Ticks> {
+        Some(self.window)
+    }
+
+    fn align(&self, words: &mut [u64], now: Ticks, begun: Ticks) {
+        words[0] = self.aligned(words[0], now, begun);
+    }
+
+    /// Both the count and the rest of the window keep their shares.
+    fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
+        let (end, count) = old.parts(old_words[0]);
+        words[0] = match now.ahead(end, old.window, self.window) {
+            Some(ahead) => self.state(now.to.wrapping_add(ahead), scaled(count, self.most, old.most).min(self.most)),
+            None => now.to,
+        };
+    }
+
+    /// Counts of the same window add up.
+    fn merge(&self, current: u64, then: u64, last: u64, _: Ticks) -> u64 {
+        let ((end, count), (last_end, last_count)) = (self.parts(current), self.parts(last));
+        if end != last_end {
+            return if is_alive(last_end, end) { last } else { current };
+        }
+        let (then_end, then_count) = self.parts(then);
+        let before = if then_end == last_end { then_count } else { 0 };
+        end | (count + last_count.saturating_sub(before)).min(self.count_mask())
+    }
+}
+
+impl SharedCharge for FixedWindow {
+    #[inline(always)]
+    fn swap_shared<S: SharedState>(&self, _: &S, first: u64, now: Ticks, cost: u64) -> Swap {
+        self.decide(first, now, cost).swap(first)
+    }
+
+    #[inline(always)]
+    fn charge_shared<S: SharedState>(&self, state: &S, now: Ticks, cost: u64) -> Charge {
+        charge_word(state, |word| self.decide(word, now, cost))
+    }
+
+    #[inline(always)]
+    fn refund_shared<S: SharedState>(&self, state: &S, charged: Charge, _: Ticks, cost: u64) {
+        refund_word(state, 0, |word| self.refund(word, charged.left(), cost));
     }
 }
 
@@ -115,7 +237,7 @@ mod tests {
             for (gap, cost) in arrivals {
                 now += gap * limiter.window / 1_000;
                 if u128::from(now) >= model.end {
-                    // The definition's window, its end on the next quantum.
+                    // The window by definition, its end at the next quantum.
                     model = Model { end: (u128::from(now) + u128::from(limiter.window)).div_ceil(quantum) * quantum, count: 0 };
                     if cost > count { model.end = 0; }
                 }
@@ -138,6 +260,24 @@ mod tests {
             prop_assert!(matches!(limiter.decide(state, start.wrapping_add(wait), 1), Decision::Pass(_)));
         }
 
+        /// The windows of two hosts end together wherever they start on the clock, and units from elsewhere count in
+        /// the window in which they were consumed.
+        #[test]
+        fn aligned_windows_end_together(count in 2u64..1_000, start in 1u64 << 50..1 << 60, after in 0u64..1 << 45, cost in 1u64..1_000) {
+            let limiter = FixedWindow::new(Rate { count, per_nanoseconds: 10_000_000_000 }, TickScale::FINEST);
+            let start = start / limiter.window * limiter.window;
+            let later = start + after % (limiter.window - (1 << limiter.count_bits));
+            let aligned = |state, now| limiter.aligned(state, now, now - now % limiter.window);
+            let (one, other) = (aligned(0, start), aligned(0, later));
+            prop_assert_eq!(one, other);
+            prop_assert_eq!(aligned(one, later), one);
+            let charged = limiter.charge_beyond(aligned(later, later), start, cost);
+            prop_assert_eq!(limiter.remaining(charged, later), count.saturating_sub(cost));
+            let next = aligned(one, start + limiter.window + (1 << limiter.count_bits));
+            prop_assert_ne!(next, one);
+            prop_assert_eq!(limiter.charge_beyond(aligned(next, start + limiter.window), start, cost), next, "history");
+        }
+
         #[test]
         fn a_clock_that_jumps_back_opens_no_new_window(count in 1u64..1_000, start in 1u64 << 50..1 << 60, back in 0u64..1 << 49) {
             let limiter = FixedWindow::new(Rate::per_second(count), TickScale::FINEST);
@@ -152,5 +292,41 @@ mod tests {
                 prop_assert!(next & ((1 << limiter.count_bits) - 1) <= count);
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_fixed_window_keeps_its_share(old_count in 1u64..5_000, new_count in 1u64..5_000, seconds in 1u64..100, used in 0.0f64..=1.0, later in 0.0f64..0.9) {
+            let rate = |count, seconds| Rate { count, per_nanoseconds: seconds * 1_000_000_000 };
+            let old = FixedWindow::new(rate(old_count, 10), TickScale::FINEST);
+            let new = FixedWindow::new(rate(new_count, seconds), TickScale::FINEST);
+            let used = (used * old_count as f64) as u64;
+            let mut now = Instants { from: 1 << 46, to: 1 << 46 };
+            let mut state = now.from;
+            if used > 0 {
+                let Decision::Pass(next) = old.decide(state, now.from, used) else { panic!("there is room") };
+                state = next;
+            }
+            let elapsed = (later * old.window as f64) as u64;
+            now = Instants { from: now.from + elapsed, to: now.to + elapsed };
+            let mut carried = [0];
+            new.migrate(&old, &[state], &mut carried, now);
+            let carried = carried[0];
+            prop_assert_eq!(new.remaining(carried, now.to), new_count - (used * new_count).div_ceil(old_count));
+            if used == old_count {
+                let wait = new.wait(carried, now.to, 1).unwrap() as f64;
+                let wanted = (1.0 - later) * new.window as f64;
+                prop_assert!((wait - wanted).abs() <= 1e-4 * new.window as f64 + 1e5, "{wait} of {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn counts_of_one_window_add_up_and_those_of_another_do_not() {
+        let window = FixedWindow::new(Rate::per_second(100), TickScale::FINEST);
+        let label = |nth: u64| nth << window.count_bits;
+        assert_eq!(window.merge(label(9) + 12, label(9) + 10, label(9) + 15, 0), label(9) + 17);
+        assert_eq!(window.merge(label(9) + 12, 0, label(9) + 15, 0), label(9) + 27);
+        assert_eq!(window.merge(label(10) + 2, label(9) + 10, label(9) + 15, 0), label(10) + 2);
     }
 }

@@ -1,12 +1,14 @@
 //! Leaky bucket, as a virtual finish time.
 //!
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986, in the form of
-//! ITU-T I.371's continuous-state leaky bucket, which is the mirror of its virtual scheduling: what has been poured in
-//! and has not yet leaked out is the distance from now to the finish time. It therefore shares the token bucket's
-//! arithmetic and its error bound; what it adds is the turn of a packet that is delayed instead of refused.
+//! ITU-T I.371's continuous-state leaky bucket, the mirror of its virtual scheduling: the level of the bucket is the
+//! time from now to the finish time. It therefore shares the token bucket's arithmetic and error bound; in addition it
+//! computes the departure of a packet that is delayed instead of refused.
 
-use super::token_bucket::{Costs, TokenBucket};
-use super::{Decision, Rate};
+use super::Decision;
+use super::parameters::{Parameters, Parametric};
+use super::rate::{Costs, Rate};
+use super::token_bucket::TokenBucket;
 use crate::time::{TickScale, Ticks};
 
 /// A leaky bucket: constant outflow, a queue of `burst`.
@@ -20,19 +22,34 @@ impl LeakyBucket {
         Self(TokenBucket::new(rate, burst, costs, scale))
     }
 
-    /// Decides on `cost` at `now`: it passes if the finish time it would have is within the queue.
+    /// Decides on `cost` at `now`: it passes if its finish time is within the queue.
     #[inline(always)]
     #[must_use]
     pub fn decide(&self, state: u64, now: Ticks, cost: u64) -> Decision {
         self.0.decide(state, now, cost)
     }
 
-    /// When it is the turn of a packet of `cost`, given the state that its charge left: when all that came before it
-    /// has leaked out, or at once. Less than the tolerance ahead of when it was charged.
+    /// The departure of a packet of `cost`, given the state after its charge: when everything before it has leaked out,
+    /// or at once. Less than the tolerance after the charge.
     #[inline(always)]
     #[must_use]
     pub fn departure(&self, charged: u64, cost: u64) -> Ticks {
         charged.wrapping_sub(self.0.charge(cost))
+    }
+}
+
+/// Evaluated as a [`TokenBucket`].
+impl Parametric for LeakyBucket {
+    const NAME: &'static str = "leaky-bucket";
+    const CAN_SHAPE: bool = true;
+
+    #[inline(always)]
+    fn from_parameters(parameters: Parameters) -> Self {
+        Self(TokenBucket::from_parameters(parameters))
+    }
+
+    fn parameters(&self) -> Parameters {
+        self.0.parameters()
     }
 }
 
@@ -42,8 +59,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Departures are in order, an emission interval apart while there is a queue, and none is later than the
-        /// queue is long.
+        /// Departures are in order, an emission interval apart while there is a queue, and never later than the length
+        /// of the queue.
         #[test]
         fn the_outflow_is_constant_and_in_order(per_second in 1u64..10_000_000, burst in 1u64..500, start in 0u64..1 << 60, gaps in prop::collection::vec(0u64..3_000, 1..400)) {
             let scale = TickScale::FINEST;

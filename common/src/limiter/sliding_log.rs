@@ -1,35 +1,40 @@
-//! Sliding log: the instants themselves.
+//! Sliding log: the instants of all units.
 //!
-//! State: a ring of N words, each the instant at which the unit that took it leaves the window, and one word that tells
-//! the oldest place of the ring and when the newest leaves. A unit may only take a place whose instant has passed.
-//! That alone bounds what passes to N in any T, exactly, on any number of CPUs: N places, each taken once in T.
+//! State: a ring of N words and a head. Each word is the instant at which its unit leaves the window; the head has the
+//! oldest place of the ring and the newest instant. A unit may only take a place whose instant has passed. So at most N
+//! pass in any T, exactly, on any number of CPUs: each of N places is taken once in T.
 //!
-//! Error bound: none on what passes. The place to look at first is a hint that can be stale by as many places as CPUs
-//! are taking one at this instant, so a few places are looked at; a unit may be refused wrongly only if more than
-//! [`LOOK_AHEAD`] CPUs take a place of one key in the same few nanoseconds.
+//! Error bound: none on what passes. A CPU moves the head to the next place and then takes the place that the head named;
+//! it refuses only if that place is still in use and the head has not moved meanwhile. A CPU that loses this race
+//! [`CHARGE_TRIES`] times in a row refuses the unit, which is counted as contended. A unit that is given
+//! back after the head has moved on leaves a free place behind the head, which is used when its turn comes, at most a
+//! window later.
 
-use super::Rate;
+use super::migration::{Instants, scaled};
+use super::moves::Moves;
+use super::parameters::{Parameters, Parametric};
+use super::rate::{Costs, Rate};
+use super::rate_algorithm::RateAlgorithm;
+use super::shared::{CHARGE_TRIES, Charge, SharedCharge, SharedState, Swap};
+use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
 
-/// The most units a log holds.
+/// The most units of a log.
 pub const LARGEST_LOG: u64 = 1024;
-
-/// How many places are looked at from the hint on.
-pub const LOOK_AHEAD: u32 = 4;
 
 /// A log of `most` instants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
     /// The window's length T in ticks.
     pub window: Ticks,
-    /// N: how many places the ring has, 1 to [`LARGEST_LOG`].
+    /// N, the number of places in the ring, 1 to [`LARGEST_LOG`].
     pub most: u32,
-    /// Low bits of the head that hold the place to look at first.
+    /// The number of low bits of the head for the index of the oldest place.
     pub place_bits: u32,
 }
 
 impl SlidingLog {
-    /// Fewer than `rate.count` ≤ [`LARGEST_LOG`] in the last `rate.per_nanoseconds`.
+    /// At most `rate.count` ≤ [`LARGEST_LOG`] units in the last `rate.per_nanoseconds`.
     #[must_use]
     pub fn new(rate: Rate, scale: TickScale) -> Self {
         let most = u32::try_from(rate.count.min(LARGEST_LOG)).unwrap_or(1);
@@ -41,32 +46,25 @@ impl SlidingLog {
         (1 << (self.place_bits & 63)) - 1
     }
 
-    /// The place of the ring to look at `ahead` places from the oldest that the head names.
+    /// The place `ahead` places after the oldest, which the head names.
     #[inline(always)]
     #[must_use]
     pub fn place(&self, head: u64, ahead: u32) -> u32 {
-        // The head may be any word: what it names is wrapped into the ring by comparing, once.
+        // The head may be any word: a comparison wraps its place into the ring.
         let first = (head & self.mask()) as u32;
         let place = if first < self.most { first } else { 0 } + ahead;
         if place < self.most { place } else { place - self.most }
     }
 
-    /// How many places there are to look at.
-    #[inline(always)]
-    #[must_use]
-    pub fn places(&self) -> u32 {
-        if self.most < LOOK_AHEAD { self.most } else { LOOK_AHEAD }
-    }
-
-    /// What to put into a place that holds `instant`, by compare-and-swap, if it may be taken at `now`.
+    /// The new value of a place with `instant`, for compare-and-swap, if it may be taken at `now`.
     #[inline(always)]
     #[must_use]
     pub fn take(&self, instant: u64, now: Ticks) -> Option<u64> {
-        // 0 is a place that was never taken, whatever the clock says.
+        // 0 is a place that was never taken, at any time.
         if instant != 0 && is_alive(instant, now) { None } else { Some(now.wrapping_add(self.window) | 1) }
     }
 
-    /// The head after `place` was taken: the next place is the oldest, and the log matters until the new unit leaves.
+    /// The head after `place` was taken: the next place is the oldest, and the log is alive until the new unit leaves.
     #[inline(always)]
     #[must_use]
     pub fn advance(&self, head: u64, place: u32, now: Ticks) -> u64 {
@@ -77,7 +75,23 @@ impl SlidingLog {
         until | u64::from(next)
     }
 
-    /// How many more would pass now, over the whole ring.
+    /// The head with `place` as the oldest again, if that was the last one taken.
+    #[inline(always)]
+    #[must_use]
+    pub fn step_back(&self, head: u64, place: u32) -> Option<u64> {
+        let next = if place + 1 < self.most { place + 1 } else { 0 };
+        if head & self.mask() == u64::from(next) { Some(head & !self.mask() | u64::from(place)) } else { None }
+    }
+
+    /// The oldest place: (its number, the place, its content).
+    #[inline(always)]
+    fn oldest_place<S: SharedState>(&self, state: &S, head: u64) -> Option<(u32, S::Place, u64)> {
+        let number = self.place(head, 0);
+        let place = state.place(number)?;
+        Some((number, place, state.load_place(place)))
+    }
+
+    /// The units that would pass now, by the whole ring.
     #[must_use]
     pub fn remaining(&self, ring: impl Iterator<Item = u64>, now: Ticks) -> u64 {
         ring.take(self.most as usize).filter(|instant| self.take(*instant, now).is_some()).count() as u64
@@ -93,6 +107,180 @@ impl SlidingLog {
     }
 }
 
+impl Parametric for SlidingLog {
+    const NAME: &'static str = "sliding-log";
+
+    #[inline(always)]
+    fn from_parameters(parameters: Parameters) -> Self {
+        Self { window: parameters.interval, most: parameters.most as u32, place_bits: u32::from(parameters.shift) }
+    }
+
+    fn parameters(&self) -> Parameters {
+        Parameters {
+            interval: self.window,
+            most: u64::from(self.most),
+            shift: self.place_bits as u8,
+            ..Parameters::default()
+        }
+    }
+}
+
+/// A state is the head, followed by the ring.
+impl RateAlgorithm for SlidingLog {
+    const HAS_RING: bool = true;
+    const LARGEST_COUNT: u64 = LARGEST_LOG;
+    const COUNTS_BYTES: bool = false;
+    const MOVES: Moves = Moves::Nowhere;
+    const PARTIAL_WINDOWS: u32 = 0;
+
+    fn build(rate: Rate, _: u64, _: Costs, scale: TickScale) -> Self {
+        Self::new(rate, scale)
+    }
+
+    /// The first places of the log. Each is taken once in T whatever the share was, so what passes is bounded by the
+    /// places there are; places that come back are used as the head reaches them.
+    fn at_share(&self, share: Share) -> Self {
+        Self { most: share.units(u64::from(self.most)) as u32, ..*self }
+    }
+
+    fn open(&self, words: &mut [u64], now: Ticks) {
+        words[0] = now;
+        // A place of 0 was never taken, whatever the clock says.
+        words[1..].fill(0);
+    }
+
+    fn conforms(&self, words: &[u64], now: Ticks, cost: u64) -> bool {
+        RateAlgorithm::wait(self, words, now, cost) == Some(0)
+    }
+
+    fn charge(&self, words: &mut [u64], now: Ticks, cost: u64) -> bool {
+        if !self.conforms(words, now, cost) {
+            return false;
+        }
+        for _ in 0..cost {
+            let place = self.place(words[0], 0);
+            let cell = 1 + place as usize;
+            if let Some(instant) = self.take(words[cell], now) {
+                words[cell] = instant;
+                words[0] = self.advance(words[0], place, now);
+            }
+        }
+        true
+    }
+
+    /// Takes up to N places: a log beyond that is as exhausted as it can be.
+    fn charge_beyond(&self, words: &mut [u64], until: Ticks, cost: u64) {
+        for _ in 0..cost.min(u64::from(self.most)) {
+            let place = self.place(words[0], 0);
+            words[1 + place as usize] = until.wrapping_add(self.window) | 1;
+            words[0] = self.advance(words[0], place, until);
+        }
+    }
+
+    fn remaining(&self, words: &[u64], now: Ticks) -> u64 {
+        self.remaining(words[1..].iter().copied(), now)
+    }
+
+    /// The ring is in the order of its instants, from the head's place on.
+    fn wait(&self, words: &[u64], now: Ticks, cost: u64) -> Option<Ticks> {
+        let cost = u32::try_from(cost).ok().filter(|cost| *cost <= self.most)?;
+        let waits = (0..cost).map(|ahead| {
+            let instant = words[1 + self.place(words[0], ahead) as usize];
+            if self.take(instant, now).is_some() { 0 } else { instant.wrapping_sub(now) }
+        });
+        waits.max()
+    }
+
+    fn wait_for_one(&self, words: &[u64], now: Ticks) -> Ticks {
+        self.wait(words[1..].iter().copied(), now)
+    }
+
+    /// As large a share of the places is taken, the newest among them, for as large a share of the window.
+    fn migrate(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: Instants) {
+        let mut taken = [0; LARGEST_LOG as usize];
+        let taken = &mut taken[..old_words.len() - 1];
+        taken.copy_from_slice(&old_words[1..]);
+        let (head, ring) = words.split_at_mut(1);
+        ring.fill(0);
+        // The living first, the oldest of them foremost.
+        taken.sort_unstable_by_key(|instant| {
+            if *instant != 0 && is_alive(*instant, now.from) { instant.wrapping_sub(now.from) } else { u64::MAX }
+        });
+        let alive = taken.iter().take_while(|instant| **instant != 0 && is_alive(**instant, now.from)).count() as u64;
+        head[0] = now.to;
+        if alive == 0 {
+            return;
+        }
+        let places = scaled(alive, u64::from(self.most), u64::from(old.most)).min(u64::from(self.most));
+        for place in 0..places {
+            // The nth of the new ones is the newest of the old ones that it stands for.
+            let nth = ((place + 1) * alive).div_ceil(places) - 1;
+            let instant = taken.get(nth as usize).copied().unwrap_or(now.from);
+            let instant = now.to.wrapping_add(scaled(instant.wrapping_sub(now.from), self.window, old.window)) | 1;
+            if let Some(cell) = ring.get_mut(place as usize) {
+                *cell = instant;
+            }
+            head[0] = self.advance(head[0], place as u32, instant.wrapping_sub(self.window));
+        }
+    }
+
+    /// The later head. Places are merged by themselves.
+    fn merge(&self, current: u64, _: u64, last: u64, _: Ticks) -> u64 {
+        if is_alive(last, current) { last } else { current }
+    }
+}
+
+impl SharedCharge for SlidingLog {
+    #[inline(always)]
+    fn swap_shared<S: SharedState>(&self, _: &S, _: u64, _: Ticks, _: u64) -> Swap {
+        Swap::Several
+    }
+
+    #[inline(always)]
+    fn conforms_shared<S: SharedState>(&self, state: &S, head: u64, now: Ticks, _: u64) -> bool {
+        // If another CPU has moved the head on meanwhile, this was not the oldest place: the charge decides.
+        self.oldest_place(state, head)
+            .is_some_and(|(_, _, instant)| self.take(instant, now).is_some() || state.load(0) != head)
+    }
+
+    #[inline(always)]
+    fn charge_shared<S: SharedState>(&self, state: &S, now: Ticks, _: u64) -> Charge {
+        for _ in 0..CHARGE_TRIES {
+            let head = state.load(0);
+            let Some((number, place, instant)) = self.oldest_place(state, head) else { return Charge::LOST };
+            match self.take(instant, now) {
+                // The head moves before the place is taken, so that it never lags behind the places that are.
+                Some(next)
+                    if state.compare_exchange(0, head, self.advance(head, number, now)) == head
+                        && state.compare_exchange_place(place, instant, next) == instant =>
+                {
+                    return Charge::took(number);
+                }
+                None if state.load(0) == head => return Charge::REFUSED,
+                // Another CPU was faster, or took this place after the head was read: it was not the oldest any more.
+                _ => {}
+            }
+            if state.has_gone() {
+                return Charge::LOST;
+            }
+        }
+        Charge::LOST
+    }
+
+    #[inline(always)]
+    fn refund_shared<S: SharedState>(&self, state: &S, charged: Charge, now: Ticks, _: u64) {
+        let Some(place) = state.place(charged.place()) else { return };
+        let instant = state.load_place(place);
+        if is_alive(instant, now) && state.compare_exchange_place(place, instant, now) == instant {
+            // If nobody has gone on since, it is the next one to be taken. If not, the head comes by once more.
+            let head = state.load(0);
+            if let Some(back) = self.step_back(head, charged.place()) {
+                state.compare_exchange(0, head, back);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,15 +288,11 @@ mod tests {
     use std::collections::VecDeque;
 
     fn decide(limiter: &SlidingLog, head: &mut u64, ring: &mut [u64], now: Ticks) -> bool {
-        for ahead in 0..limiter.places() {
-            let place = limiter.place(*head, ahead);
-            if let Some(instant) = limiter.take(ring[place as usize], now) {
-                ring[place as usize] = instant;
-                *head = limiter.advance(*head, place, now);
-                return true;
-            }
-        }
-        false
+        let place = limiter.place(*head, 0);
+        let Some(instant) = limiter.take(ring[place as usize], now) else { return false };
+        ring[place as usize] = instant;
+        *head = limiter.advance(*head, place, now);
+        true
     }
 
     proptest! {
@@ -122,7 +306,7 @@ mod tests {
             let mut now = start;
             for gap in gaps {
                 now += gap * limiter.window / (1_000 * count.min(200));
-                // An instant is kept to the odd tick.
+                // Instants have the lowest bit set.
                 while queue.front().is_some_and(|at: &u64| (at + limiter.window) | 1 <= now) { queue.pop_front(); }
                 let expected = (queue.len() as u64) < count;
                 prop_assert_eq!(limiter.remaining(ring.iter().copied(), now), count - queue.len() as u64);
@@ -138,9 +322,48 @@ mod tests {
         }
 
         #[test]
-        fn any_head_names_a_place_of_the_ring(count in 1u64..=LARGEST_LOG, head: u64, ahead in 0u32..LOOK_AHEAD) {
+        fn a_place_that_is_given_back_at_once_is_the_next_to_be_taken(count in 1u64..=LARGEST_LOG, head: u64, now in 1u64 << 40..1 << 60) {
+            let limiter = SlidingLog::new(Rate::per_second(count), TickScale::FINEST);
+            let place = limiter.place(head, 0);
+            let taken = limiter.advance(head, place, now);
+            prop_assert_eq!(limiter.place(limiter.step_back(taken, place).unwrap(), 0), place);
+            let other = limiter.place(taken, 0);
+            prop_assert!(count == 1 || limiter.step_back(taken, other).is_none());
+        }
+
+        #[test]
+        fn any_head_names_a_place_of_the_ring(count in 1u64..=LARGEST_LOG, head: u64, ahead in 0u32..LARGEST_LOG as u32) {
             let limiter = SlidingLog::new(Rate::per_second(count), TickScale::FINEST);
             prop_assert!(limiter.place(head, ahead.min(limiter.most - 1)) < limiter.most);
+        }
+
+        #[test]
+        fn a_log_keeps_its_share_and_the_newest(old_count in 1u64..200, new_count in 1u64..200, used in 0u64..200, seconds in 1u64..20) {
+            let rate = |count, seconds| Rate { count, per_nanoseconds: seconds * 1_000_000_000 };
+            let (old, new) = (SlidingLog::new(rate(old_count, 10), TickScale::FINEST), SlidingLog::new(rate(new_count, seconds), TickScale::FINEST));
+            let used = used.min(old_count);
+            let now = Instants { from: 1 << 46, to: 1 << 46 };
+            let mut words = vec![0; 1 + old_count as usize];
+            let taken = &mut words[1..];
+            for (nth, place) in taken.iter_mut().enumerate().take(used as usize) {
+                *place = now.from + (nth as u64 + 1) * old.window / (old_count + 1);
+            }
+            let newest = taken.iter().max().copied().unwrap_or(0);
+            let mut migrated = vec![0; 1 + new_count as usize];
+            new.migrate(&old, &words, &mut migrated, now);
+            let (head, ring) = (migrated[0], &migrated[1..]);
+            let left = new.remaining(ring.iter().copied(), now.to);
+            prop_assert_eq!(left, new_count - (used * new_count).div_ceil(old_count));
+            if used > 0 {
+                let end = ring.iter().max().copied().unwrap() - now.to;
+                let wanted = scaled(newest - now.from, new.window, old.window);
+                prop_assert!(end.abs_diff(wanted) <= 1);
+                prop_assert!(is_alive(head, now.to));
+                // The places that are free, or else the first to be, come first.
+                let first = new.place(head, 0) as usize;
+                let waits: Vec<u64> = ring.iter().map(|instant| if new.take(*instant, now.to).is_some() { 0 } else { instant - now.to }).collect();
+                prop_assert_eq!(waits[first], waits.iter().copied().min().unwrap());
+            }
         }
     }
 }

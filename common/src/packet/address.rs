@@ -1,4 +1,4 @@
-//! Addresses as map keys have them: 16 bytes in network byte order, IPv4 as IPv4-mapped IPv6.
+//! Addresses as in map keys: 16 bytes in network byte order, IPv4 as IPv4-mapped IPv6.
 
 /// An IPv4 or IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -9,11 +9,11 @@ pub struct Address {
     pub lo: u64,
 }
 
-/// The bytes before the address in an IPv4-mapped one, as the lower half of `lo` on a little-endian machine.
+/// The prefix of an IPv4-mapped address, as the lower half of `lo` on a little-endian machine.
 const MAPPED: u64 = 0xffff_0000;
 
 impl Address {
-    /// From the four bytes of an IPv4 address as they lie in memory.
+    /// From the four bytes of an IPv4 address in memory order.
     #[inline(always)]
     #[must_use]
     pub const fn from_ipv4_memory(raw: u32) -> Self {
@@ -33,14 +33,14 @@ impl Address {
         Self { hi: u64::from_ne_bytes([a, b, c, d, e, f, g, h]), lo: u64::from_ne_bytes([i, j, k, l, m, n, o, p]) }
     }
 
-    /// The four bytes of an IPv4 address as they lie in memory; of an IPv6 address, its last four.
+    /// The four bytes of an IPv4 address in memory order; of an IPv6 address, its last four.
     #[inline(always)]
     #[must_use]
     pub const fn ipv4_memory(&self) -> u32 {
         (self.lo >> 32) as u32
     }
 
-    /// Whether it is an IPv4 address, or one mapped into IPv6: which are the same.
+    /// Whether it is an IPv4 address, or IPv4-mapped, which is the same.
     #[inline(always)]
     #[must_use]
     pub const fn is_ipv4(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Frames for tests: each layer a call, checksums filled in.
+//! Builds frames for tests: each layer is a call; checksums are filled in.
 
 extern crate std;
 
@@ -9,7 +9,7 @@ use std::vec::Vec;
 pub struct Frame {
     bytes: Vec<u8>,
     network: Option<Network>,
-    /// Where the number of what follows is written.
+    /// The position of the field for the next header's type.
     next: usize,
 }
 
@@ -57,7 +57,7 @@ impl Frame {
         self
     }
 
-    /// Something that is not IP.
+    /// A payload that is not IP.
     #[must_use]
     pub fn other(mut self, ethertype: u16, payload: &[u8]) -> Self {
         self.ethertype(ethertype);
@@ -77,7 +77,7 @@ impl Frame {
         self.ipv4_with_options(source, destination, 0)
     }
 
-    /// An IPv4 header with so many words of options (no operation).
+    /// An IPv4 header with this many words of options (no operation).
     #[must_use]
     pub fn ipv4_with_options(mut self, source: [u8; 4], destination: [u8; 4], words: u8) -> Self {
         self.ethertype(0x0800);
@@ -116,7 +116,7 @@ impl Frame {
         self
     }
 
-    /// Makes it a fragment: `offset` in units of eight bytes. For IPv6 that is an extension header.
+    /// Turns it into a fragment: `offset` in units of eight bytes. For IPv6 that is an extension header.
     #[must_use]
     pub fn fragment(mut self, offset: u16, more: MoreFragments) -> Self {
         let more = u16::from(more == MoreFragments::Yes);
@@ -133,7 +133,7 @@ impl Frame {
         }
     }
 
-    /// An IPv6 extension header: what follows its first byte.
+    /// An IPv6 extension header: its content after the first byte.
     #[must_use]
     pub fn extension(mut self, number: u8, rest: &[u8]) -> Self {
         self.bytes[self.next] = number;
@@ -143,7 +143,7 @@ impl Frame {
         self
     }
 
-    /// An extension header of eight bytes with nothing in it.
+    /// An extension header of eight bytes without content.
     #[must_use]
     pub fn empty_extension(self, number: u8) -> Self {
         self.extension(number, &[0; 7])
@@ -185,7 +185,7 @@ impl Frame {
         self.segment(protocol, payload.to_vec(), None)
     }
 
-    /// Gives a finished frame, Ethernet and IPv4 without tags, another source; its transport checksum is left as it is.
+    /// Replaces the source of a finished frame, Ethernet and IPv4 without tags; its transport checksum stays.
     pub fn set_ipv4_source(frame: &mut [u8], source: [u8; 4]) {
         const NETWORK: usize = 14;
         frame[NETWORK + 12..NETWORK + 16].copy_from_slice(&source);
@@ -246,9 +246,9 @@ impl Frame {
 /// Whether more fragments follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoreFragments {
-    /// They do.
+    /// More fragments follow.
     Yes,
-    /// This is the last.
+    /// This is the last fragment.
     No,
 }
 

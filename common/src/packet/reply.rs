@@ -1,19 +1,20 @@
-//! What a refused client is told: a TCP reset, or that it is administratively prohibited.
+//! Replies to refused packets: a TCP reset, or ICMP "administratively prohibited".
 //!
 //! Sources: RFC 9293, 3.10.7 (resets), RFC 792 and RFC 1812, 5.2.7.1 (type 3, code 13), RFC 4443, 3.1 (type 1, code 1),
 //! RFC 1122, 3.2.2 (when no error may be sent).
 //!
-//! Checksums are right whatever the offloads. A buffer whose sender left the checksum to hardware (`CHECKSUM_PARTIAL`) stays one
-//! when it becomes the reply: some later device sums up the bytes from where the refused packet's TCP or UDP header began,
-//! and writes the complement to where its checksum was. Programs can neither see nor clear that state. So each reply is a
-//! fixed point of that calculation: a field that receivers ignore is chosen such that it writes what is there.
+//! Checksums are correct regardless of offloads. A buffer whose sender left the checksum to hardware
+//! (`CHECKSUM_PARTIAL`) keeps that state when it becomes the reply: a later device sums the bytes from the offset of
+//! the refused packet's TCP or UDP header, and writes the complement at the offset of its checksum. Programs can
+//! neither read nor clear that state. So each reply is a fixed point of that calculation: a field that receivers ignore
+//! is chosen such that the device writes the value that is already there.
 
 use super::{Bytes, Packet, Protocol};
 
 /// The most words of four bytes in a reply: an IPv6 header, an ICMPv6 header, and the first 48 bytes of the packet.
 pub const LONGEST_REPLY: usize = 24;
 
-/// The IP packet to send back, as words in network byte order.
+/// The IP packet of the reply, as words in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Reply {
@@ -23,17 +24,17 @@ pub struct Reply {
 const TCP: u32 = 6;
 const ICMP: u32 = 1;
 const ICMPV6: u32 = 58;
-/// SCTP, whose checksum hardware completes in another way than TCP's and UDP's.
+/// SCTP, whose checksum hardware completes differently from TCP's and UDP's.
 const SCTP: u16 = 132;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
-/// Time to live of what this host sends by itself.
+/// The time to live of packets that this host creates.
 const HOPS: u32 = 64;
 
 /// Words of an IPv4 header without options, and of an IPv6 header.
 const IPV4: usize = 5;
 const IPV6: usize = 10;
-/// Words of the refused packet that an ICMP error quotes: its header and the eight bytes after it.
+/// The words of the refused packet that an ICMP error quotes: its header and the next eight bytes.
 const QUOTE_IPV4: usize = IPV4 + 2;
 const QUOTE_IPV6: usize = IPV6 + 2;
 
@@ -41,25 +42,25 @@ impl Reply {
     /// No reply yet.
     pub const EMPTY: Self = Self { words: [0; LONGEST_REPLY] };
 
-    /// The nth word as it lies in memory.
+    /// The nth word in memory order.
     #[inline(always)]
     #[must_use]
     pub fn word(&self, nth: usize) -> u32 {
         self.words.get(nth).copied().unwrap_or(0)
     }
 
-    /// Where the words lie.
+    /// The address of the words.
     #[inline(always)]
     #[must_use]
     pub const fn as_ptr(&self) -> *const u32 {
         self.words.as_ptr()
     }
 
-    /// Answers a packet that is refused. Returns how many words the reply has; 0 if it is not to be answered.
+    /// Builds the reply to a refused packet. Returns its number of words; 0 if there is none.
     ///
-    /// Not answered, since no error may be: resets, ICMP other than echo requests, fragments other than the first, and
-    /// what is not from one host to one host. Nor are packets with IPv4 options or IPv6 extension headers, except over TCP:
-    /// their ports are too far in to be quoted.
+    /// No reply is sent where no error may be: to resets, ICMP other than echo requests, fragments other than the
+    /// first, and packets that are not from one host to one host. Nor to packets with IPv4 options or IPv6 extension
+    /// headers, except TCP: their ports are beyond the quoted bytes.
     #[inline(always)]
     pub fn answer(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet) -> usize {
         if !is_between_two_hosts(packet) {
@@ -112,7 +113,7 @@ impl Reply {
             return 0;
         }
         const PROHIBITED: u32 = 3 << 24 | 13 << 16;
-        // Over a message without a pseudo-header, the sum with its checksum is zero, as is the unused field.
+        // For a message without a pseudo-header, the sum with its checksum is zero, like the unused field.
         self.checksummed(IPV4, PROHIBITED, 0, sum(&self.words, IPV4 + 2, words));
         words
     }
@@ -120,7 +121,7 @@ impl Reply {
     #[inline(always)]
     fn prohibited_ipv6(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet) -> usize {
         let network = usize::from(packet.network_offset);
-        // A transport header that is not there at all is that of a later fragment.
+        // A packet without a transport header is a later fragment.
         let has_extensions = packet.transport_offset != packet.network_offset + 40;
         let is_sctp = bytes.u16(network + 6).is_none_or(|word| word >> 8 == SCTP);
         if has_extensions || is_sctp || !may_be_answered(bytes, packet, ECHO_REQUEST_V6) {
@@ -139,7 +140,7 @@ impl Reply {
         words
     }
 
-    /// An IPv4 header back to the sender, for a packet of `length` bytes in all.
+    /// An IPv4 header to the sender, for a packet of `length` bytes in total.
     #[inline(always)]
     fn ipv4(&mut self, packet: &Packet, protocol: u32, length: u32) {
         const DO_NOT_FRAGMENT: u32 = 0x4000;
@@ -149,11 +150,11 @@ impl Reply {
         self.words[3] = packet.destination.ipv4_memory();
         self.words[4] = packet.source.ipv4_memory();
         let checksum = !fold(sum(&self.words, 0, IPV4));
-        // The checksum is the second half of its word; what was summed is in memory order, and so is what is put in.
+        // The checksum is the second half of its word; both sums and fields are in memory order.
         self.words[2] |= u32::from(checksum) << 16;
     }
 
-    /// An IPv6 header back to the sender, before `length` bytes.
+    /// An IPv6 header to the sender, before `length` bytes.
     #[inline(always)]
     fn ipv6(&mut self, packet: &Packet, next: u32, length: u32) {
         self.words[0] = 0x6000_0000u32.to_be();
@@ -166,7 +167,7 @@ impl Reply {
         }
     }
 
-    /// The first `N` words of the packet that begins at `network`; `false` if it has not as many.
+    /// Copies the first `N` words of the packet at `network`; `false` if it is shorter.
     #[inline(always)]
     fn quote<const N: usize>(&mut self, bytes: &(impl Bytes + ?Sized), network: usize, at: usize) -> bool {
         for nth in 0..N {
@@ -178,8 +179,8 @@ impl Reply {
         true
     }
 
-    /// An ICMP header whose checksum also covers what sums up to `rest`. The second half of `unused` is where UDP has its
-    /// checksum.
+    /// An ICMP header whose checksum also covers words that sum up to `rest`. The second half of `unused` is at the
+    /// offset of UDP's checksum.
     #[inline(always)]
     fn checksummed(&mut self, at: usize, kind: u32, unused: u32, rest: u64) {
         let checksum = !fold(u64::from(kind.to_be()) + u64::from(unused) + rest);
@@ -188,7 +189,7 @@ impl Reply {
     }
 }
 
-/// What a reset says.
+/// The fields of a reset.
 struct Reset {
     ports: u32,
     sequence: u32,
@@ -232,22 +233,22 @@ impl Reset {
         words[at + 1] = self.sequence.to_be();
         words[at + 2] = self.acknowledgment.to_be();
         words[at + 3] = (WORDS_OF_HEADER << 28 | self.flags << 16).to_be();
-        // The sum of the pseudo-header, which is what a sender leaves in the field for hardware to complete.
+        // The sum of the pseudo-header, which a sender leaves in the field for hardware to complete.
         let partial = fold(pseudo);
         words[at + 4] = u32::from(partial);
-        // The window, which a reset does not use, makes it the whole checksum as well.
+        // The window, which receivers of a reset ignore, makes it the whole checksum as well.
         let window = !fold(u64::from(partial) + sum(words, at, at + 5));
         words[at + 3] |= u32::from(window) << 16;
     }
 }
 
-/// Whether both addresses are those of one host each, as far as an address tells.
+/// Whether both addresses are of single hosts, as far as addresses show.
 #[inline(always)]
 fn is_between_two_hosts(packet: &Packet) -> bool {
     if packet.is_ipv4 {
         let source = u32::from_be(packet.source.ipv4_memory());
         let destination = u32::from_be(packet.destination.ipv4_memory());
-        // Below 1.0.0.0 and from 224.0.0.0 on nobody lives.
+        // Addresses below 1.0.0.0 and from 224.0.0.0 on are not hosts'.
         (1 << 24..224 << 24).contains(&source) && destination < 224 << 24
     } else {
         let first = |hi: u64| u64::from_be(hi) >> 56;
@@ -256,14 +257,14 @@ fn is_between_two_hosts(packet: &Packet) -> bool {
     }
 }
 
-/// Whether an error may be sent: of ICMP, only echo requests are answered by one.
+/// Whether an error may be sent: for ICMP, only to echo requests.
 #[inline(always)]
 fn may_be_answered(bytes: &(impl Bytes + ?Sized), packet: &Packet, echo_request: u8) -> bool {
     packet.protocol != Protocol::Icmp
         || bytes.u16(usize::from(packet.transport_offset)).is_some_and(|word| (word >> 8) as u8 == echo_request)
 }
 
-/// The words from `first` to before `end`, summed for a checksum, in memory order (RFC 1071, 2(B)).
+/// The sum of the words from `first` to before `end` for a checksum, in memory order (RFC 1071, 2(B)).
 #[inline(always)]
 fn sum(words: &[u32; LONGEST_REPLY], first: usize, end: usize) -> u64 {
     words.iter().take(end).skip(first).fold(0, |sum, word| sum + u64::from(*word))

@@ -1,5 +1,6 @@
 use super::build::{Frame, MoreFragments};
 use super::*;
+use crate::essential::Essential;
 use proptest::prelude::*;
 
 const V4: [u8; 4] = [192, 0, 2, 1];
@@ -25,7 +26,7 @@ fn v6() -> Frame {
     Frame::ethernet().ipv6(V6, V6_TO)
 }
 
-/// Which limits hold a frame: those on ports, those on its protocol only, or those on addresses only.
+/// Which limits apply to a frame: those on ports, only those on its protocol, or only those on addresses.
 #[test]
 fn every_way_of_wrapping_a_packet_leaves_its_address_and_what_can_be_told() {
     use Protocol::{Hidden, Icmp, Other, Tcp, Udp};
@@ -126,7 +127,7 @@ fn what_has_no_address_has_one_verdict_each() {
     }
 }
 
-/// A frame whose IP header tells of `payload` bytes after it, whatever follows.
+/// A frame whose IP header announces `payload` bytes, whatever follows.
 fn told(mut frame: Vec<u8>, payload: u16) -> Vec<u8> {
     if frame[14] >> 4 == 4 {
         frame[16..18].copy_from_slice(&payload.wrapping_add(20).to_be_bytes());
@@ -257,7 +258,7 @@ fn a_device_without_link_header_is_told_by_the_version() {
     assert_eq!(parse(&[0x50; 40][..], Link::RawIp, Depth::Ports), Err(Unparsed::BadVersion));
 }
 
-/// What lies beyond `seen` cannot be read, though the frame is as long as it is.
+/// A frame of which only the first `seen` bytes are readable.
 struct Window<'a> {
     bytes: &'a [u8],
     seen: usize,
@@ -280,6 +281,8 @@ impl Bytes for Window<'_> {
         self.bytes.len() as u32
     }
 }
+
+impl RareHeaders for Window<'_> {}
 
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop::collection::vec(prop_oneof![Just(0x8100u16), Just(0x88a8)], 0..4);
@@ -307,7 +310,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Cut at every byte: never another address, and once the addresses are there, always the same one.
+    /// Truncated at every byte: never another address, and once the addresses are readable, always the same result.
     #[test]
     fn truncation_hides_no_address(frame in frames()) {
         let whole = read(&frame).unwrap();
@@ -323,7 +326,7 @@ proptest! {
         }
     }
 
-    /// Every depth agrees on all that it tells.
+    /// All depths agree on their common fields.
     #[test]
     fn a_shallower_look_sees_no_other_packet(frame in frames()) {
         let whole = read(&frame).unwrap();
@@ -334,12 +337,12 @@ proptest! {
         prop_assert_eq!(ports.kind == Kind::Connection, whole.kind == Kind::Connection);
     }
 
-    /// The same as an independent parser says.
+    /// An independent parser agrees.
     #[test]
     fn an_independent_parser_agrees(frame in frames()) {
         use etherparse::{NetSlice, SlicedPacket, TransportSlice};
         let packet = read(&frame).unwrap();
-        // It stops at three tags and gives up where a header does not fit its frame.
+        // It stops at three tags and fails if a header exceeds the frame.
         if let Ok(sliced) = SlicedPacket::from_ethernet(&frame) {
             match &sliced.net {
                 Some(NetSlice::Ipv4(slice)) => prop_assert_eq!(packet.source, Address::from_ipv4(slice.header().source())),
@@ -360,7 +363,7 @@ proptest! {
         }
     }
 
-    /// Any bytes at all: an answer, and the same one wherever they end.
+    /// Any bytes lead to a result, and to the same one wherever they end.
     #[test]
     fn any_bytes_are_parsed(bytes in prop::collection::vec(any::<u8>(), 0..200), ethertype in prop_oneof![Just(0x0800u16), Just(0x86dd), Just(0x8100), any::<u16>()]) {
         let mut frame = vec![2; 12];

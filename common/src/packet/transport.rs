@@ -1,4 +1,4 @@
-//! TCP, UDP and ICMP: ports, and what a packet is the beginning of.
+//! TCP, UDP and ICMP: ports, and the events that packets start.
 
 use super::{Bytes, Depth, Kind, Ports, Protocol, Unparsed};
 
@@ -9,8 +9,8 @@ const UDP: u16 = 17;
 /// Extension headers hide the protocol. Protocol numbers have eight bits, so no packet has this one.
 pub(super) const HIDDEN: u16 = 256;
 
-/// Bytes of a first fragment's payload that no filter can do without: TCP's and UDP's header, and the header of a DNS
-/// query where requests are counted.
+/// The bytes of a first fragment's payload that limits require: the TCP or UDP header, and the header of a DNS query
+/// where requests are counted.
 #[inline(always)]
 pub(super) const fn least(protocol: u16, depth: Depth) -> usize {
     match protocol {
@@ -21,9 +21,9 @@ pub(super) const fn least(protocol: u16, depth: Depth) -> usize {
     }
 }
 
-/// What lies above the addresses.
+/// The parsed transport header.
 ///
-/// Too large to be handed over in registers: there it would be one number, put together and taken apart for each packet.
+/// Too large for registers: as one number it would be packed and unpacked for each packet.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct Segment {
@@ -47,10 +47,10 @@ pub(super) fn portless(protocol: u16) -> Segment {
     Segment { protocol, ports: Ports::NONE, has_ports: false, kind: Kind::Plain, is_essential: false }
 }
 
-/// The segment that begins at `offset`.
+/// Parses the segment at `offset`.
 ///
-/// A header that cannot be read is one that the host's stack drops, or that lies in a further buffer of the frame: letting
-/// it pass without ports and flags would open every limit that needs them.
+/// A header that is not readable is one that the host's stack drops, or in a further buffer of the frame: passing it
+/// without ports and flags would bypass every limit that uses them.
 #[inline(always)]
 pub(super) fn segment(
     bytes: &(impl Bytes + ?Sized),
@@ -60,7 +60,7 @@ pub(super) fn segment(
 ) -> Result<Segment, Unparsed> {
     let mut segment = portless(protocol);
     let is_udp = segment.protocol == Protocol::Udp;
-    // DHCP has to be told from other UDP at any depth.
+    // DHCP must be detected at any depth.
     if !is_udp && (segment.protocol != Protocol::Tcp || depth < Depth::Ports) {
         return Ok(segment);
     }
@@ -87,14 +87,14 @@ pub(super) fn segment(
     Ok(segment)
 }
 
-/// DHCP and DHCPv6 between a client's port and a server's, either way. Whoever sends from such a port to such a port is
-/// not limited by it, which is why no other pair is taken: what listens there is a DHCP client or server or nothing.
+/// DHCP and DHCPv6 between a client's port and a server's, in both directions. Traffic between these two ports is not
+/// limited per source, so no other pair is accepted: only DHCP clients and servers use them.
 #[inline(always)]
 fn is_dhcp(ports: Ports) -> bool {
     matches!((ports.source, ports.destination), (67, 67 | 68) | (68, 67) | (546, 547) | (547, 546 | 547))
 }
 
-/// A DNS header that asks: not a response, a standard query, one question or more (RFC 1035, 4.1.1).
+/// A DNS header of a query: not a response, opcode 0, at least one question (RFC 1035, 4.1.1).
 #[inline(always)]
 fn is_dns_query(bytes: &(impl Bytes + ?Sized), payload: usize, ports: Ports) -> bool {
     ports.destination == 53
@@ -102,8 +102,8 @@ fn is_dns_query(bytes: &(impl Bytes + ?Sized), payload: usize, ports: Ports) -> 
         && bytes.u16(payload + 4).is_some_and(|questions| questions != 0)
 }
 
-/// A method and the space after it, at the very start of the payload (RFC 9112, 3). The longest, `OPTIONS `, `CONNECT `,
-/// fill eight bytes; the shortest request, `GET / HTTP/1.0` and an empty line, is longer than that.
+/// A method and a space at the start of the payload (RFC 9112, 3). The longest ones, `OPTIONS ` and `CONNECT `, have
+/// eight bytes; the shortest request, `GET / HTTP/1.0` and an empty line, is longer.
 #[inline(always)]
 fn is_http_request(bytes: &(impl Bytes + ?Sized), payload: usize) -> bool {
     let Some(start) = bytes.u64(payload) else { return false };

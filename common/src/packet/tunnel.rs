@@ -1,6 +1,7 @@
-//! Headers inside a tunnel: what each packet of a segmented buffer repeats beside the outer headers.
+//! Headers inside of a tunnel, which each packet of a segmented buffer repeats in addition to the outer headers.
 
-use super::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FURTHEST, Packet, Protocol, is_tag};
+use super::link::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, is_tag};
+use super::{Bytes, FURTHEST, Packet, Protocol};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -9,12 +10,12 @@ const IPV6: u8 = 41;
 const GRE: u8 = 47;
 /// The type of a whole Ethernet frame in GRE and Geneve.
 const ETHERNET: u16 = 0x6558;
-/// VXLAN's port, and the one that Linux took before there was one.
+/// VXLAN's port, and the one that Linux used before its assignment.
 const VXLAN: [u16; 2] = [4789, 8472];
 const GENEVE: u16 = 6081;
 
-/// Length of all headers in front of the innermost payload, in bytes. `None` if the packet is none of IP in IP, GRE, VXLAN
-/// and Geneve, or its inner headers cannot be read.
+/// The length of all headers before the innermost payload, in bytes. `None` if the packet is not IP in IP, GRE, VXLAN
+/// or Geneve, or its inner headers cannot be read.
 ///
 /// `transport` is the offset of the outer transport header, `protocol` its number.
 #[inline(always)]
@@ -63,13 +64,13 @@ fn tunnel_headers(bytes: &(impl Bytes + ?Sized), protocol: u8, transport: usize)
     Some((transport + length) as u32)
 }
 
-/// The offset, forgotten by the verifier, if a header can begin there.
+/// The offset, unknown to the verifier, if a header can start there.
 #[inline(always)]
 fn inside(bytes: &(impl Bytes + ?Sized), offset: usize) -> Option<usize> {
     if offset > FURTHEST - 64 { None } else { Some(bytes.forget(offset)) }
 }
 
-/// Where a packet's headers begin, and what they are: one number, for functions of numbers.
+/// The offsets and types of a packet's headers as one number, for functions of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Layers(u32);
@@ -80,7 +81,7 @@ impl Layers {
     const IS_IPV4: u32 = 25;
 
     #[inline(always)]
-    const fn of(packet: &Packet) -> Self {
+    pub(super) const fn of(packet: &Packet) -> Self {
         Self(
             packet.network_offset as u32
                 | (packet.transport_offset as u32) << Self::TRANSPORT
@@ -89,14 +90,14 @@ impl Layers {
         )
     }
 
-    /// As one number.
+    /// The number.
     #[inline(always)]
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         self.0
     }
 
-    /// What [`Layers::to_bits`] was given.
+    /// From the number of [`Layers::to_bits`].
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
@@ -126,8 +127,8 @@ impl Layers {
 
 const _: () = assert!(FURTHEST < 1 << Layers::TRANSPORT, "an offset has as many bits");
 
-/// Bytes before the payload of each packet that a buffer stands for: link, network and transport header, and those of a
-/// packet inside a tunnel.
+/// The bytes before the payload of each packet in a buffer: link, network and transport header, and those of a packet
+/// inside of a tunnel.
 #[inline(always)]
 pub fn headers(bytes: &(impl Bytes + ?Sized), layers: Layers) -> u32 {
     let transport = bytes.within(layers.transport());
@@ -141,15 +142,6 @@ pub fn headers(bytes: &(impl Bytes + ?Sized), layers: Layers) -> u32 {
         Some(headers) => headers,
         None if layers.is(Protocol::Udp) => transport as u32 + 8,
         None => transport as u32,
-    }
-}
-
-impl Packet {
-    /// [`headers`] of the buffer that it was parsed from.
-    #[inline(always)]
-    #[must_use]
-    pub fn headers(&self, bytes: &(impl Bytes + ?Sized)) -> u32 {
-        bytes.headers(Layers::of(self))
     }
 }
 

@@ -1,4 +1,4 @@
-//! From prefixes to the trees that are searched: the agent's part.
+//! Builds the search trees from prefixes, in the agent.
 
 extern crate std;
 
@@ -10,24 +10,25 @@ use super::{HEADER_NODES, Header, LINE_WORDS, Line, NODES, Node, PrefixEntry, Pr
 /// A prefix of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The address's 16 bytes as a number, IPv4 as IPv4-mapped; bits behind the prefix are 0.
+    /// The address's 16 bytes as a number, IPv4 as IPv4-mapped; bits after the prefix are 0.
     pub address: u128,
     /// 0 to 128; 96 more than an IPv4 prefix's own length.
     pub length: u32,
 }
 
-/// What is looked up.
+/// The search trees of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PrefixTree {
-    /// Where the search begins.
+    /// The roots of the search.
     pub roots: PrefixRoots,
-    /// What it goes through; none if the roots say it all.
+    /// The lines; none if the roots suffice.
     pub lines: Vec<Line>,
 }
 
-/// Bytes that a table may take for each range below it. Within that the finest is taken: the shortest way.
+/// The most bytes of a table for each range below it. The finest table within this limit is used: it needs the fewest
+/// steps.
 const BYTES_PER_RANGE: usize = 24;
-/// Fewer nodes than this make no table: two levels of leaves are as good.
+/// The least nodes of a table: two levels of leaves are as good as a smaller one.
 const FEWEST_NODES: usize = 64;
 /// Ranges of a leaf.
 const LEAF: usize = SEPARATORS + 1;
@@ -38,7 +39,7 @@ const LEAVES: usize = LEAF * LEAF;
 const MAPPED: u128 = 0xffff_0000_0000;
 const MAPPED_LENGTH: u32 = 96;
 
-/// Makes the trees for prefixes in any order, no two alike. Takes O(n log n).
+/// Builds the trees for distinct prefixes in any order, in O(n log n).
 #[must_use]
 pub fn build(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
     let is_ipv4 = |prefix: &Prefix| prefix.length >= MAPPED_LENGTH && prefix.address >> 32 == MAPPED >> 32;
@@ -69,14 +70,14 @@ impl Prefix {
     }
 }
 
-/// The addresses from `start` to where the next range begins.
+/// The addresses from `start` to the start of the next range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     start: u128,
     node: Node,
 }
 
-/// Ranges in order, the first from `from` on, no two neighbours alike. `around` is what is said where no prefix says anything.
+/// Ranges in order, starting at `from`, adjacent ones distinct. `around` is the entry outside of all prefixes.
 fn flatten(mut prefixes: Vec<(Prefix, PrefixEntry)>, from: u128, around: Node) -> Vec<Range> {
     prefixes.sort_unstable_by_key(|(prefix, _)| (prefix.address, prefix.length));
     let mut ranges = Flat { ranges: vec![Range { start: from, node: around }], open: Vec::new(), around };
@@ -91,13 +92,13 @@ fn flatten(mut prefixes: Vec<(Prefix, PrefixEntry)>, from: u128, around: Node) -
 
 struct Flat {
     ranges: Vec<Range>,
-    /// The last address of each prefix around the one at hand, and what it says; outermost first.
+    /// The last address and the entry of each prefix that contains the current address; outermost first.
     open: Vec<(u128, Node)>,
     around: Node,
 }
 
 impl Flat {
-    /// Ends prefixes, innermost first.
+    /// Closes prefixes, innermost first.
     fn close(&mut self, is_over: impl Fn(u128) -> bool) {
         while let Some((last, _)) = self.open.pop_if(|(last, _)| is_over(*last)) {
             if let Some(behind) = last.checked_add(1) {
@@ -106,7 +107,7 @@ impl Flat {
         }
     }
 
-    /// From `start` on, the innermost prefix has the say. Of several that begin or end at one address, the last call counts.
+    /// From `start` on, the innermost prefix applies. Of several calls for one address, the last one counts.
     fn begin(&mut self, start: u128) {
         let node = self.open.last().map_or(self.around, |(_, node)| *node);
         self.ranges.pop_if(|range| range.start == start);
@@ -116,7 +117,7 @@ impl Flat {
     }
 }
 
-/// A node, and how many steps it is at most from there to an answer.
+/// A node, and the most steps from it to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Child {
     node: Node,
@@ -124,7 +125,7 @@ struct Child {
 }
 
 impl From<Node> for Child {
-    /// Of an answer.
+    /// A node that is an entry.
     fn from(node: Node) -> Self {
         Self { node, steps: 0 }
     }
@@ -138,19 +139,19 @@ struct Trees {
 }
 
 impl Trees {
-    /// The ranges of the upper halves, with a tree of its own for each whose lower halves are told apart.
+    /// The ranges of the upper halves, with a separate tree for each one whose lower halves differ.
     fn upper(&mut self, ranges: &[Range]) -> Vec<(u64, Child)> {
         let mut upper: Vec<(u64, Child)> = Vec::new();
         for of_one in ranges.chunk_by(|a, b| a.start >> 64 == b.start >> 64) {
             let (Some(first), Some(last)) = (of_one.first(), of_one.last()) else { continue };
             let half = (first.start >> 64) as u64;
             if of_one.len() == 1 && first.start as u64 == 0 {
-                // Whatever the one before said of what follows it.
+                // It replaces the previous range's entry for this half.
                 upper.pop_if(|(start, _)| *start == half);
                 upper.push((half, first.node.into()));
                 continue;
             }
-            // What lies before the first range here is still that of the one before, which has an answer by itself.
+            // Addresses before the first range here belong to the previous one, which is an entry.
             let before = upper.last().map_or(first.node.into(), |(_, child)| *child);
             upper.pop_if(|(start, _)| *start == half);
             let lower = of_one.iter().map(|range| (range.start as u64, Child::from(range.node)));
@@ -182,7 +183,7 @@ impl Trees {
         }
     }
 
-    /// One leaf, or one with leaves behind it.
+    /// One leaf, or one that refers to leaves.
     fn leaves(&mut self, ranges: Ranges<'_>) -> Child {
         if ranges.len() <= LEAF {
             return self.leaf(ranges);
@@ -199,7 +200,7 @@ impl Trees {
         for (separator, (start, _)) in line.0.iter_mut().zip(&ranges[1..]) {
             *separator = *start;
         }
-        // No key is told apart from the last range, so nodes without a range are like it.
+        // All keys compare as in the last range, so unused nodes equal its node.
         for nth in 0..LEAF {
             set_node(&mut line, 2 * SEPARATORS + nth, ranges[nth.min(ranges.len() - 1)].1.node);
         }
@@ -237,7 +238,7 @@ fn most_steps(children: impl Iterator<Item = Child>) -> u32 {
     children.map(|child| child.steps).max().unwrap_or(0)
 }
 
-/// Each stretch of a table, with the ranges that a key in it may belong to.
+/// Each stretch of a table, with the ranges that its keys may belong to.
 fn stretches<'r>(header: Header, ranges: Ranges<'r>) -> impl Iterator<Item = (usize, Ranges<'r>)> {
     let mut from = 0;
     (0..=header.last as usize).map(move |stretch| {
@@ -251,7 +252,7 @@ fn stretches<'r>(header: Header, ranges: Ranges<'r>) -> impl Iterator<Item = (us
     })
 }
 
-/// How a table for these ranges, three at least, is cut: as finely as its memory allows.
+/// The header of a table for these ranges, at least three: as fine as its memory allows.
 fn header(ranges: Ranges<'_>) -> Header {
     let starts = &ranges[1..];
     let (min, max) = (starts[0].0, starts[starts.len() - 1].0);
@@ -261,7 +262,7 @@ fn header(ranges: Ranges<'_>) -> Header {
         let fits = |shift: &u32| (max >> shift) - (min >> shift) <= most_nodes as u64 - 2;
         let shift = (finest..64).find(fits).unwrap_or(63);
         let aligned = min >> shift << shift;
-        // The first stretch holds what lies before the first start, and there is something.
+        // The first stretch contains the keys before the first start, which exist.
         let base = if aligned == min { min - (1 << shift) } else { aligned };
         Header { base, shift, last: ((max - base) >> shift) as u32 }
     };
@@ -281,7 +282,7 @@ fn header(ranges: Ranges<'_>) -> Header {
     smallest.map_or_else(|| cut(FEWEST_NODES), |(_, header)| header)
 }
 
-/// What a table takes, with what is below it.
+/// The bytes of a table and of the lines below it.
 fn bytes(header: Header, ranges: Ranges<'_>) -> usize {
     let below = |(_, within): (usize, Ranges<'_>)| match within.len() {
         0 | 1 => 0,

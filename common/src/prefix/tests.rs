@@ -17,7 +17,7 @@ fn entry(number: u32) -> PrefixEntry {
     PrefixEntry::new(number % 8_192, number / 3 % 8_192).with(number % 4)
 }
 
-/// The definition: of the prefixes that hold an address, the longest.
+/// The definition: the longest prefix that contains an address.
 fn longest(prefixes: &[(Prefix, PrefixEntry)], address: u128) -> PrefixEntry {
     let holding = prefixes.iter().filter(|(of, _)| prefix(address, of.length).address == of.address);
     holding.max_by_key(|(of, _)| of.length).map(|(_, entry)| *entry).unwrap_or_default()
@@ -27,7 +27,7 @@ fn look_up(tree: &PrefixTree, address: u128) -> PrefixEntry {
     tree.roots.look_up(tree.lines.as_slice(), Address::from_ipv6(address.to_be_bytes()))
 }
 
-/// The first and the last address of each prefix, and those beside them.
+/// The first and the last address of each prefix, and their neighbours.
 fn boundaries(prefixes: &[(Prefix, PrefixEntry)]) -> impl Iterator<Item = u128> + '_ {
     prefixes.iter().flat_map(|(of, _)| {
         let last = of.address | u128::MAX.checked_shr(of.length).unwrap_or(0);
@@ -46,14 +46,14 @@ fn check(prefixes: &[(Prefix, PrefixEntry)], more: &[u128]) {
     }
 }
 
-/// No two alike.
+/// Removes duplicates.
 fn distinct(prefixes: impl IntoIterator<Item = Prefix>) -> Vec<(Prefix, PrefixEntry)> {
     let distinct: BTreeMap<_, _> =
         prefixes.into_iter().zip(1..).map(|(of, nth)| ((of.address, of.length), nth)).collect();
     distinct.into_iter().map(|((address, length), nth)| (Prefix { address, length }, entry(nth))).collect()
 }
 
-/// Addresses that often share their first bits, and often do not.
+/// Addresses with and without common leading bits.
 fn address() -> impl Strategy<Value = u128> {
     let few = prop::sample::select(std::vec![0u128, 1, 0x80, 0xff, 0x0a00_0000, 0x7fff_ffff, 0xffff_ffff]);
     let near = (few.clone(), 0u32..128, few, 0u32..128).prop_map(|(a, shift, b, other)| a << shift ^ b << other);
@@ -111,7 +111,7 @@ fn an_entry_has_room_for_every_class_grade_and_flag() {
     }
 }
 
-/// As skewed as can be: a stretch of each table holds nearly all there is.
+/// As skewed as possible: one stretch of each table contains nearly everything.
 #[test]
 fn prefixes_that_halve_the_rest_each_time_take_a_bounded_number_of_steps() {
     let halves = (1..=128).map(|length| prefix(u128::MAX << (128 - length) << 1, length));
@@ -133,7 +133,7 @@ fn prefixes_that_halve_the_rest_each_time_take_a_bounded_number_of_steps() {
     }
 }
 
-/// A small generator: 64 bits, the same for a number every time.
+/// A deterministic hash with 64 bits.
 fn mixed(number: u128) -> u128 {
     let mut mixed = (number as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^= mixed >> 29;
@@ -141,7 +141,7 @@ fn mixed(number: u128) -> u128 {
     u128::from(mixed ^ mixed >> 32)
 }
 
-/// A kind of list, and how many steps and bytes a prefix of it may take.
+/// A kind of list, and the most steps and bytes per prefix.
 type Kind = (&'static str, fn(u128) -> Prefix, u32, usize);
 
 const KINDS: [Kind; 8] = [

@@ -1,28 +1,26 @@
-//! One rate of one algorithm, deciding on words of state that one thread holds.
+//! One rate of one algorithm, on words of state that one thread owns.
 //!
-//! Where the kernel changes the same words by compare-and-swap, the holder here has them to itself, so that the next
-//! word is simply written. Verdicts are those of [`crate::limiter`].
+//! The kernel changes these words by compare-and-swap; here the owner has exclusive access and writes them. Verdicts
+//! are those of [`crate::limiter`].
+
+mod debt;
 
 use core::fmt;
 
-use crate::limiter::carry;
-use crate::limiter::sliding_log::LARGEST_LOG;
-use crate::limiter::sliding_window::{Step, Word};
-use crate::limiter::token_bucket::Costs;
-use crate::limiter::{Decision, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+use crate::limiter::{Algorithm, AnyLimiter, Costs, Instants, Rate};
 use crate::share::Share;
 use crate::time::{TickScale, Ticks, is_alive};
 
-/// A policy that cannot be had.
+/// An invalid policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyError {
     /// The window has too few ticks for the count: use a bucket for rates this high.
     WindowTooShort,
-    /// A log of more than [`LARGEST_LOG`] instants: use a sliding window.
-    LogTooLong,
+    /// A log of more instants than it can hold: use a sliding window.
+    LogTooLong(Algorithm),
     /// The state does not fit.
     TooFewWords {
-        /// How many words it needs.
+        /// The number of words it needs.
         needed: usize,
     },
 }
@@ -33,8 +31,9 @@ impl fmt::Display for PolicyError {
             Self::WindowTooShort => {
                 formatter.write_str("the window is too short for its count: use a token bucket for rates this high")
             }
-            Self::LogTooLong => {
-                write!(formatter, "a sliding log holds at most {LARGEST_LOG} instants: use a sliding window")
+            Self::LogTooLong(algorithm) => {
+                let (noun, most) = (algorithm.noun(), algorithm.largest_count());
+                write!(formatter, "a {noun} holds at most {most} instants: use a sliding window")
             }
             Self::TooFewWords { needed } => write!(formatter, "the policy needs {needed} words of state"),
         }
@@ -43,124 +42,97 @@ impl fmt::Display for PolicyError {
 
 impl core::error::Error for PolicyError {}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Algorithm {
-    Bucket(TokenBucket),
-    FixedWindow(FixedWindow),
-    SlidingWindow(SlidingWindow),
-    SlidingLog(SlidingLog),
-}
-
-/// One rate of one algorithm. Rates and bursts of 0 are taken for 1.
+/// One rate of one algorithm. Rates and bursts of 0 are treated as 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    algorithm: Algorithm,
+    limiter: AnyLimiter,
     scale: TickScale,
-    /// Buckets: refilled at multiples of so many nanoseconds only; 0: continuously.
+    /// Buckets: the interval of refills in nanoseconds; 0: continuous.
     step: u64,
-    /// Buckets: how far ahead of now the state of a new key lies.
+    /// Buckets: how far ahead of now the state of a new key is.
     opening: Ticks,
-    /// Words of state: those of the whole limit, whatever share of it this is.
+    /// Words of state: those of the whole limit, regardless of the share.
     words: usize,
 }
 
 impl Policy {
+    /// The policy of any algorithm. Those without a burst ignore it.
+    ///
+    /// # Errors
+    ///
+    /// When the algorithm cannot count so much, or not in so short a window.
+    pub fn new(algorithm: Algorithm, rate: Rate, burst: u64) -> Result<Self, PolicyError> {
+        if rate.count > algorithm.largest_count() {
+            return Err(PolicyError::LogTooLong(algorithm));
+        }
+        let policy = Self::unchecked(algorithm, rate, burst);
+        if policy.limiter.is_precise() { Ok(policy) } else { Err(PolicyError::WindowTooShort) }
+    }
+
     /// A bucket of `burst` units, full at first, refilled continuously at `rate`.
     #[must_use]
     pub fn token_bucket(rate: Rate, burst: u64) -> Self {
-        let (rate, burst) = (at_least_one(rate), burst.max(1));
-        let scale = TickScale::for_longest_life(rate.nanoseconds_for(burst));
-        Self::new(Algorithm::Bucket(TokenBucket::new(rate, burst, Costs::Many, scale)), scale)
+        Self::unchecked(Algorithm::TokenBucket, rate, burst)
     }
 
-    /// A queue of `burst` units that flows out at `rate`.
+    /// A queue of `burst` units that drains at `rate`.
     #[must_use]
     pub fn leaky_bucket(rate: Rate, burst: u64) -> Self {
-        let (rate, burst) = (at_least_one(rate), burst.max(1));
-        let scale = TickScale::for_longest_life(rate.nanoseconds_for(burst));
-        Self::new(Algorithm::Bucket(LeakyBucket::new(rate, burst, Costs::Many, scale).0), scale)
+        Self::unchecked(Algorithm::LeakyBucket, rate, burst)
     }
 
     /// `rate`'s count in each window, which starts with the first unit after the last one ended.
     ///
     /// # Errors
     ///
-    /// When counting would make the window longer by more than a thousandth.
+    /// When the count's bits would make the window longer by more than a thousandth.
     pub fn fixed_window(rate: Rate) -> Result<Self, PolicyError> {
-        let rate = at_least_one(rate);
-        let scale = window_scale(rate);
-        let window = FixedWindow::new(rate, scale);
-        if window.count_bits > 50 || window.window >> (window.count_bits + 10) == 0 {
-            return Err(PolicyError::WindowTooShort);
-        }
-        Ok(Self::new(Algorithm::FixedWindow(window), scale))
+        Self::new(Algorithm::FixedWindow, rate, 1)
     }
 
-    /// `rate`'s count in this window and the share of the last that is still in view.
+    /// `rate`'s count in this window and the weighed part of the previous one.
     ///
     /// # Errors
     ///
     /// When the window has fewer ticks than the count.
     pub fn sliding_window(rate: Rate) -> Result<Self, PolicyError> {
-        let rate = at_least_one(rate);
-        let scale = window_scale(rate);
-        let window = SlidingWindow::new(rate, scale);
-        if !window.is_representable() {
-            return Err(PolicyError::WindowTooShort);
-        }
-        Ok(Self::new(Algorithm::SlidingWindow(window), scale))
+        Self::new(Algorithm::SlidingWindow, rate, 1)
     }
 
     /// `rate`'s count in any window, exactly.
     ///
     /// # Errors
     ///
-    /// When the count is above [`LARGEST_LOG`].
+    /// When the count is above [`LARGEST_LOG`](crate::limiter::sliding_log::LARGEST_LOG).
     pub fn sliding_log(rate: Rate) -> Result<Self, PolicyError> {
-        let rate = at_least_one(rate);
-        if rate.count > LARGEST_LOG {
-            return Err(PolicyError::LogTooLong);
-        }
-        let scale = window_scale(rate);
-        Ok(Self::new(Algorithm::SlidingLog(SlidingLog::new(rate, scale)), scale))
+        Self::new(Algorithm::SlidingLog, rate, 1)
     }
 
-    fn new(algorithm: Algorithm, scale: TickScale) -> Self {
-        let words = match &algorithm {
-            Algorithm::Bucket(_) | Algorithm::FixedWindow(_) => 1,
-            Algorithm::SlidingWindow(_) => 2,
-            Algorithm::SlidingLog(log) => 1 + log.most as usize,
-        };
-        Self { algorithm, scale, step: 0, opening: 0, words }
+    fn unchecked(algorithm: Algorithm, rate: Rate, burst: u64) -> Self {
+        let (rate, burst) = (at_least_one(rate), burst.max(1));
+        let scale = TickScale::for_longest_life(algorithm.longest_life(rate, burst));
+        let limiter = AnyLimiter::new(algorithm, rate, burst, Costs::Many, scale);
+        Self { limiter, scale, step: 0, opening: 0, words: limiter.words() }
     }
 
-    /// The same policy for a host that has this share of it; states go on under any share.
+    /// The policy of a host with this share; states are valid under any share.
     #[must_use]
-    pub fn at_share(mut self, share: Share) -> Self {
-        self.algorithm = match self.algorithm {
-            Algorithm::Bucket(bucket) => Algorithm::Bucket(bucket.at_share(share)),
-            Algorithm::FixedWindow(window) => Algorithm::FixedWindow(window.at_share(share)),
-            Algorithm::SlidingWindow(window) => Algorithm::SlidingWindow(window.at_share(share)),
-            Algorithm::SlidingLog(log) => Algorithm::SlidingLog(log.at_share(share)),
-        };
-        self
+    pub fn at_share(self, share: Share) -> Self {
+        Self { limiter: self.limiter.at_share(share), ..self }
     }
 
-    /// A bucket that holds `initial` units at first instead of all; other algorithms stay as they are.
+    /// A bucket that starts with `initial` units; other algorithms are unchanged.
     #[must_use]
     pub fn with_initial(mut self, initial: u64) -> Self {
-        if let Algorithm::Bucket(bucket) = self.algorithm {
-            // Not the charge of what is missing: both are rounded up, and the initial units have to fit whole.
-            self.opening = bucket.tolerance - bucket.charge(initial.min(bucket.burst));
-        }
+        self.opening = self.limiter.opening(initial);
         self
     }
 
-    /// A bucket that is refilled in steps, at every multiple of `nanoseconds` on the clock, by what flowed in since the
-    /// last; other algorithms stay as they are. Never more than the continuous bucket of the same rate.
+    /// A bucket that is refilled at every multiple of `nanoseconds` on the clock; other algorithms are unchanged. It
+    /// never passes more than the continuous bucket of the same rate.
     #[must_use]
     pub fn refilled_every(mut self, nanoseconds: u64) -> Self {
-        if matches!(self.algorithm, Algorithm::Bucket(_)) {
+        if self.limiter.is_bucket() {
             self.step = nanoseconds;
         }
         self
@@ -168,22 +140,17 @@ impl Policy {
 
     /// The largest cost that can ever pass, in units.
     #[must_use]
-    pub const fn most(&self) -> u64 {
-        match &self.algorithm {
-            Algorithm::Bucket(bucket) => bucket.burst,
-            Algorithm::FixedWindow(window) => window.most,
-            Algorithm::SlidingWindow(window) => window.most,
-            Algorithm::SlidingLog(log) => log.most as u64,
-        }
+    pub fn most(&self) -> u64 {
+        self.limiter.most()
     }
 
-    /// How many words of state it needs.
+    /// The number of words of state.
     #[must_use]
     pub const fn words(&self) -> usize {
         self.words
     }
 
-    /// Whether a key that is new has less than one that has its whole allowance back, so that forgetting matters.
+    /// Whether a new key has less than its whole allowance, so that removing a full key changes verdicts.
     #[must_use]
     pub const fn opens_short(&self) -> bool {
         self.opening > 0
@@ -204,82 +171,37 @@ impl Policy {
 
     /// Writes the state of a key that is new at `now`.
     pub fn open(&self, words: &mut [u64], now: u64) {
-        let now = self.ticks(now);
-        words.fill(match self.algorithm {
-            Algorithm::SlidingWindow(_) => SlidingWindow::fresh(now),
-            _ => now.wrapping_add(self.opening),
-        });
-        if let Algorithm::SlidingLog(_) = self.algorithm {
-            // A place of 0 was never taken, whatever the clock says.
-            words[1..].fill(0);
-        }
+        self.limiter.open(words, self.ticks(now).wrapping_add(self.opening));
     }
 
-    /// Writes into `words`, which are those of a key that is new, what a key of another policy has used: in proportion.
-    /// Nothing if that policy is of another algorithm.
+    /// Migrates the used part of a key of another policy, in proportion, into `words` of a new key. Nothing if that
+    /// policy has another algorithm.
     pub fn carry(&self, old: &Self, old_words: &[u64], words: &mut [u64], now: u64) {
-        let instants = carry::Instants { from: old.ticks(now), to: self.ticks(now) };
-        match (&old.algorithm, &self.algorithm) {
-            (Algorithm::Bucket(old), Algorithm::Bucket(new)) => {
-                words[0] = carry::bucket(old, new, old_words[0], instants);
-            }
-            (Algorithm::FixedWindow(old), Algorithm::FixedWindow(new)) => {
-                words[0] = carry::fixed_window(old, new, old_words[0], instants);
-            }
-            (Algorithm::SlidingWindow(old), Algorithm::SlidingWindow(new)) => {
-                words.copy_from_slice(&carry::sliding_window(old, new, [old_words[0], old_words[1]], instants));
-            }
-            (Algorithm::SlidingLog(old), Algorithm::SlidingLog(new)) => {
-                let mut taken = [0; LARGEST_LOG as usize];
-                let places = old_words.len() - 1;
-                taken[..places].copy_from_slice(&old_words[1..]);
-                let (head, ring) = words.split_at_mut(1);
-                head[0] = carry::sliding_log(old, new, &mut taken[..places], ring, instants);
-            }
-            _ => {}
-        }
+        self.carry_between(old, old_words, words, now, now);
+    }
+
+    /// Like [`Policy::carry`], for an old state with another clock, which reads `from` when this one reads `to`.
+    pub fn carry_between(&self, old: &Self, old_words: &[u64], words: &mut [u64], from: u64, to: u64) {
+        let instants = Instants { from: old.ticks(from), to: self.ticks(to) };
+        self.limiter.migrate(&old.limiter, old_words, words, instants);
     }
 
     /// Whether `cost` would pass at `now`.
     #[must_use]
     pub fn conforms(&self, words: &[u64], now: u64, cost: u64) -> bool {
-        if cost == 0 {
-            return true;
-        }
-        let now = self.ticks(now);
-        match &self.algorithm {
-            Algorithm::Bucket(bucket) => bucket.decide(words[0], now, cost) != Decision::Refuse,
-            Algorithm::FixedWindow(window) => window.decide(words[0], now, cost) != Decision::Refuse,
-            Algorithm::SlidingWindow(window) => charge_sliding_window(window, &mut [words[0], words[1]], now, cost),
-            Algorithm::SlidingLog(log) => log_wait(log, words, now, cost) == Some(0),
-        }
+        cost == 0 || self.limiter.conforms(words, self.ticks(now), cost)
     }
 
     /// Charges `cost` at `now` if it passes.
     #[inline]
     pub fn charge(&self, words: &mut [u64], now: u64, cost: u64) -> bool {
-        if cost == 0 {
-            return true;
-        }
-        let now = self.ticks(now);
-        match &self.algorithm {
-            Algorithm::Bucket(bucket) => replace(&mut words[0], |state| bucket.decide(state, now, cost)),
-            Algorithm::FixedWindow(window) => replace(&mut words[0], |state| window.decide(state, now, cost)),
-            Algorithm::SlidingWindow(window) => charge_sliding_window(window, words, now, cost),
-            Algorithm::SlidingLog(log) => charge_log(log, words, now, cost),
-        }
+        cost == 0 || self.limiter.charge(words, self.ticks(now), cost)
     }
 
     /// The largest cost that would pass at `now`.
     #[must_use]
     pub fn remaining(&self, words: &[u64], now: u64) -> u64 {
-        let now = self.ticks(now);
-        match &self.algorithm {
-            Algorithm::Bucket(bucket) => bucket.remaining(words[0], now),
-            Algorithm::FixedWindow(window) => window.remaining(words[0], now),
-            Algorithm::SlidingWindow(window) => window.remaining(words[0], words[1], now),
-            Algorithm::SlidingLog(log) => log.remaining(words[1..].iter().copied(), now),
-        }
+        self.limiter.remaining(words, self.ticks(now))
     }
 
     /// Nanoseconds until `cost` would pass if nothing else did; `None` if it never can.
@@ -288,17 +210,10 @@ impl Policy {
         if cost == 0 {
             return Some(0);
         }
-        let ticks = self.ticks(now);
-        let wait = match &self.algorithm {
-            Algorithm::Bucket(bucket) => bucket.wait(words[0], ticks, cost),
-            Algorithm::FixedWindow(window) => window.wait(words[0], ticks, cost),
-            Algorithm::SlidingWindow(window) => window.wait(words[0], words[1], ticks, cost),
-            Algorithm::SlidingLog(log) => log_wait(log, words, ticks, cost),
-        };
-        wait.map(|wait| self.until(wait, now))
+        self.limiter.wait(words, self.ticks(now), cost).map(|wait| self.until(wait, now))
     }
 
-    /// Nanoseconds until the whole allowance is back.
+    /// Nanoseconds until the whole allowance is available.
     #[must_use]
     pub fn reset(&self, words: &[u64], now: u64) -> u64 {
         let ticks = self.ticks(now);
@@ -306,20 +221,19 @@ impl Policy {
         self.until(ahead.max().unwrap_or(0), now)
     }
 
-    /// Whether forgetting the state would change a verdict at `now` or later.
+    /// Whether removing the state would change a verdict at `now` or later.
     #[must_use]
     pub fn is_alive(&self, words: &[u64], now: u64) -> bool {
         let now = self.ticks(now);
         self.heads(words).any(|head| is_alive(head, now))
     }
 
-    /// The words that, read as instants, tell when the state has decayed.
+    /// The words that, as instants, show when the state has decayed.
     fn heads<'w>(&self, words: &'w [u64]) -> impl Iterator<Item = u64> + use<'w> {
-        let heads = if let Algorithm::SlidingWindow(_) = self.algorithm { 2 } else { 1 };
-        words.iter().take(heads).copied()
+        words.iter().take(self.limiter.state_words()).copied()
     }
 
-    /// What `ticks` from the instant of `now` on are in nanoseconds from `now` itself on, at the next step.
+    /// Converts `ticks` from the instant of `now` on to nanoseconds from `now` on, rounded up to the next refill.
     fn until(&self, ticks: Ticks, now: u64) -> u64 {
         let nanoseconds = self.scale.nanoseconds(ticks);
         if nanoseconds == 0 || self.step == 0 {
@@ -335,60 +249,4 @@ const fn at_least_one(rate: Rate) -> Rate {
         count: if rate.count == 0 { 1 } else { rate.count },
         per_nanoseconds: if rate.per_nanoseconds == 0 { 1 } else { rate.per_nanoseconds },
     }
-}
-
-fn window_scale(rate: Rate) -> TickScale {
-    // A sliding window's count matters for as long again.
-    TickScale::for_longest_life(2 * u128::from(rate.per_nanoseconds))
-}
-
-#[inline]
-fn replace(word: &mut u64, decide: impl FnOnce(u64) -> Decision) -> bool {
-    match decide(*word) {
-        Decision::Pass(next) => {
-            *word = next;
-            true
-        }
-        Decision::Refuse => false,
-    }
-}
-
-fn charge_sliding_window(window: &SlidingWindow, words: &mut [u64], now: Ticks, cost: u64) -> bool {
-    loop {
-        // A seal is set at most once a window, so this ends with the second look.
-        let (word, to, passes) = match window.step(words[0], words[1], now, cost) {
-            Step::Refuse => return false,
-            Step::Seal { word, to, .. } => (word, to, false),
-            Step::Pass { word, to, .. } => (word, to, true),
-        };
-        words[if word == Word::Even { 0 } else { 1 }] = to;
-        if passes {
-            return true;
-        }
-    }
-}
-
-/// Ticks until `cost` places may be taken. The ring is in the order of its instants, from the head's place on.
-fn log_wait(log: &SlidingLog, words: &[u64], now: Ticks, cost: u64) -> Option<Ticks> {
-    let cost = u32::try_from(cost).ok().filter(|cost| *cost <= log.most)?;
-    let waits = (0..cost).map(|ahead| {
-        let instant = words[1 + log.place(words[0], ahead) as usize];
-        if log.take(instant, now).is_some() { 0 } else { instant.wrapping_sub(now) }
-    });
-    waits.max()
-}
-
-fn charge_log(log: &SlidingLog, words: &mut [u64], now: Ticks, cost: u64) -> bool {
-    if log_wait(log, words, now, cost) != Some(0) {
-        return false;
-    }
-    for _ in 0..cost {
-        let place = log.place(words[0], 0);
-        let cell = 1 + place as usize;
-        if let Some(instant) = log.take(words[cell], now) {
-            words[cell] = instant;
-            words[0] = log.advance(words[0], place, now);
-        }
-    }
-    true
 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limiter::Rate;
+use crate::limiter::{Algorithm, Rate};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -12,7 +12,7 @@ fn rate(count: u64, per_nanoseconds: u64) -> Rate {
     Rate { count, per_nanoseconds }
 }
 
-/// A policy with its state, at instants of the test's choosing.
+/// A policy with its state, at instants that the test chooses.
 #[derive(Clone)]
 struct Held {
     policy: Policy,
@@ -38,27 +38,25 @@ impl Held {
 /// Every algorithm, with limits of all sizes.
 fn policies() -> impl Strategy<Value = Policy> {
     let sizes = (1u64..=400, 1_000_000u64..3_600 * SECOND, 1u64..500, 0u64..500, 0u64..10);
-    (0..6, sizes).prop_map(|(which, (count, per, burst, initial, step))| match which {
-        0 => Policy::token_bucket(rate(count, per), burst),
-        1 => Policy::leaky_bucket(rate(count, per), burst),
-        2 => Policy::fixed_window(rate(count, per)).unwrap(),
-        3 => Policy::sliding_window(rate(count, per)).unwrap(),
-        4 => Policy::sliding_log(rate(count, per)).unwrap(),
-        _ => Policy::token_bucket(rate(count, per), burst).with_initial(initial).refilled_every(step * per / 7),
+    (0..=Algorithm::ALL.len(), sizes).prop_map(|(which, (count, per, burst, initial, step))| {
+        match Algorithm::ALL.get(which) {
+            Some(algorithm) => Policy::new(*algorithm, rate(count, per), burst).unwrap(),
+            None => Policy::token_bucket(rate(count, per), burst).with_initial(initial).refilled_every(step * per / 7),
+        }
     })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// What is told beside a verdict is the same definition's: the wait ends exactly when the cost passes, what remains
-    /// is what passes, and after the reset everything does.
+    /// The values beside a verdict follow the same definition: the wait ends exactly when the cost passes, the
+    /// remaining units pass, and after the reset everything does.
     #[test]
     fn wait_remaining_and_reset_are_true(policy in policies(), start in SECOND..1 << 50, steps in prop::collection::vec((0u64..1_000_000, 0u64..40), 1..60)) {
         let mut held = Held::new(policy, start);
         let mut now = start;
         for (gap, cost) in steps {
-            // Gaps from nothing to some windows.
+            // Gaps from nothing to a few windows.
             now += gap * gap * gap / 1_000_000_000;
             let before = held.words.clone();
             prop_assert_eq!(held.conforms(now, cost), held.clone().charge(now, cost));
@@ -68,7 +66,7 @@ proptest! {
                 Some(wait) => {
                     prop_assert!(!held.conforms(now, cost));
                     prop_assert!(held.conforms(now + wait, cost), "after {} ns", wait);
-                    // To the nanosecond, but for a clock coarser than that.
+                    // To the nanosecond, unless the clock is coarser.
                     prop_assert!(!held.conforms(now + wait.saturating_sub(2), cost) || wait < 2, "{} ns", wait);
                 }
             }
@@ -84,14 +82,14 @@ proptest! {
         }
     }
 
-    /// A bucket, against one that keeps its content as a fraction and adds to it at each step.
+    /// A bucket against a model that stores its level as a fraction and refills it at each step.
     #[test]
     fn a_bucket_is_the_obvious_one(count in 1u64..1_000, seconds in 1u64..100, burst in 1u64..1_000, initial in 0u64..1_000, step in 0u64..30, start in 0u64..1 << 40, arrivals in prop::collection::vec((0u64..5_000, 1u64..60), 1..200)) {
         let initial = initial.min(burst);
         let (per, step) = (seconds * SECOND, step * SECOND / 10);
         let policy = Policy::token_bucket(rate(count, per), burst).with_initial(initial).refilled_every(step);
         let mut held = Held::new(policy, start);
-        // Content in units × per: what flows in in a nanosecond is then `count`.
+        // The level in units × per: the refill in a nanosecond is then `count`.
         let most = u128::from(burst) * u128::from(per);
         let mut content = u128::from(initial) * u128::from(per);
         let grid = |now: u64| now - now.checked_rem(step).unwrap_or(0);
@@ -102,14 +100,14 @@ proptest! {
             filled = grid(now);
             let price = u128::from(cost) * u128::from(per);
             let passed = held.charge(now, cost);
-            // Emission intervals are rounded up to a tick: what passes is never more, and less only at the very edge.
+            // Emission intervals are rounded up to a tick: never more passes, and less only at the very edge.
             let edge = u128::from(per) / 1_000 + u128::from(count) * 1_000;
             prop_assert!(if passed { content >= price } else { content < price + edge }, "{} of {}", price, content);
             if passed { content -= price; }
         }
     }
 
-    /// A log, against a queue of instants; costs take several places or none.
+    /// A log against a queue of instants; costs take several places or none.
     #[test]
     fn a_log_is_the_obvious_queue(count in 1u64..100, arrivals in prop::collection::vec((0u64..SECOND / 4, 0u64..20), 1..200)) {
         let mut held = Held::new(Policy::sliding_log(rate(count, SECOND)).unwrap(), 0);
@@ -163,7 +161,7 @@ fn credits_come_in_steps_and_begin_with_the_initial_ones() {
 
 #[test]
 fn what_cannot_be_counted_is_refused_as_a_policy() {
-    assert_eq!(Policy::sliding_log(rate(1_025, SECOND)), Err(PolicyError::LogTooLong));
+    assert_eq!(Policy::sliding_log(rate(1_025, SECOND)), Err(PolicyError::LogTooLong(Algorithm::SlidingLog)));
     assert_eq!(Policy::fixed_window(rate(1 << 40, SECOND)), Err(PolicyError::WindowTooShort));
     assert_eq!(Policy::sliding_window(rate(1 << 39, SECOND)), Err(PolicyError::WindowTooShort));
     let policy = Policy::sliding_log(rate(8, SECOND)).unwrap();

@@ -1,10 +1,10 @@
-//! Several limits as one.
+//! Several limits combined.
 
 use core::time::Duration;
 
 use super::RateLimiter;
 
-/// Limits that all have to pass a cost: it is charged to all of them, or to none. The first one's clock is read.
+/// Limits that must all pass a cost: it is charged to all of them, or to none. The first one's clock is used.
 #[derive(Clone, Debug)]
 pub struct Tiers<L, const N: usize>(pub [L; N]);
 
@@ -18,7 +18,7 @@ impl<L: RateLimiter, const N: usize> RateLimiter for Tiers<L, N> {
     }
 
     fn charge_at(&mut self, now: u64, cost: u64) -> bool {
-        // Nobody else holds them between the look and the charge, and the instant is the same.
+        // Nothing else can change them between the check and the charge, and the instant is the same.
         self.conforms_at(now, cost) && self.0.iter_mut().all(|tier| tier.charge_at(now, cost))
     }
 

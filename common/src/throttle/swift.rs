@@ -1,34 +1,37 @@
-//! The way of most packets: every rule's key has its slot already, and no other CPU is at the same state.
+//! The fast path, for most packets: every rule's key has a slot, and no other CPU changes the same state.
 //!
-//! It is straight-line code without calls, for a call costs the kernel more than all it decides here. What it cannot
-//! decide it leaves as it was, for [`super::judge_thoroughly`] to begin anew.
+//! Straight-line code without calls: one call costs the kernel more than the whole decision. Cases beyond it change
+//! nothing, and [`super::slow`] starts from the beginning.
 
-use super::charge::Charge;
-use super::host::{Host, Outcome, Passage, Verdict};
-use super::slot::{Opened, Slot};
-use super::{Charged, Hearing, charge_or_take_back, judge_by_bucket, passed, passed_in, refuse, refuse_in};
-use crate::limiter::Decision;
-use crate::limiter::sliding_window::{Step, Word};
-use crate::rule::{Algorithm, Enforcement, Rule, RuleSpan, Subject};
+use super::charge::{swap, swap_bucket};
+use super::counting::{passed, passed_in, refuse, refuse_in};
+use super::hearing::{Charged, Hearing, Opened};
+use super::host::{Host, Outcome};
+use super::slot::Slot;
+use super::slow::{charge_or_take_back, judge_by_bucket};
+use super::steps::Steps;
+use super::verdict::{Passage, Verdict};
+use crate::limiter::{Charge, Swap};
+use crate::rule::{Enforcement, Rule, RuleSpan, Subject};
 use crate::table::Set;
 use crate::time::Ticks;
 
-/// What a rule says of a packet at one glance.
+/// The result of evaluating one rule on the fast path.
 enum Glance {
-    /// It conforms if this word of the set goes from one value to the other.
+    /// It conforms if this word of the set changes from one value to the other.
     Conforms { word: u32, from: u64, to: u64 },
-    /// It does not, and the packet is refused.
+    /// It does not conform, and the packet is refused.
     Refused,
-    /// There is more to it than one word.
+    /// It needs the slow path.
     Unclear,
 }
 
-/// The most rules that are judged this way: what is verified grows with them.
+/// The most rules on the fast path: the verifier's work grows with them.
 const MOST_RULES: u32 = 8;
 
-/// The verdict on a packet that needs no more than a glance at each of its rules, `None` on any other.
+/// The verdict on a packet whose rules can all be evaluated on the fast path; else `None`.
 #[inline(always)]
-pub(super) fn judge_swiftly<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
+pub(super) fn judge_swiftly<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
     if span.count == 1 {
         return judge_by_one(host, span, subject);
     }
@@ -36,8 +39,8 @@ pub(super) fn judge_swiftly<H: Host>(host: &H, span: RuleSpan, subject: &Subject
         return None;
     }
     let mut hearing = host.hearing()?;
-    // What is known of the packet's many kinds is forgotten here, for the kernel's verifier: it comes back from memory,
-    // after a call that might have changed it.
+    // The verifier loses its knowledge of the packet here: the values come back from memory, after a call that might
+    // have changed them.
     hearing.begin(span, subject, 0);
     hearing.now = host.now();
     if span.count == 2 {
@@ -52,9 +55,9 @@ pub(super) fn judge_swiftly<H: Host>(host: &H, span: RuleSpan, subject: &Subject
     }
 }
 
-/// With one rule, charging it is looking at it. Room for a new key is made without looking for it once more.
+/// With one rule, the charge is the check. Room for a new key is made without another look-up.
 #[inline(always)]
-fn judge_by_one<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
+fn judge_by_one<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
     let index = span.first;
     let rule = host.rule(index)?;
     let key = rule.key_of(subject);
@@ -64,27 +67,28 @@ fn judge_by_one<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Option<
     if !slot.exists() && rule.is_bucket() {
         return Some(judge_by_bucket(host, span, subject, 1));
     }
-    match glance(host, set, rule, slot, host.now(), rule.cost_of(subject.size)) {
+    let now = host.now();
+    match glance(host, set, rule, slot, now, rule.cost_of(subject.size)) {
         Glance::Conforms { word, from, to } => {
             if set.compare_exchange(word, from, to) != from {
                 return None;
             }
-            passed_in(host, set, rule, slot, key);
+            passed_in(host, set, rule, slot, key, subject.size);
             host.count(rule.counter, Outcome::Passed, subject.size);
             Some(Verdict::Pass(Passage::FREE))
         }
         Glance::Refused => {
-            refuse_in(host, set, rule, slot, key, subject.size);
+            refuse_in(host, set, rule, slot, key, subject.size, now);
             Some(Verdict::Refuse(index))
         }
         Glance::Unclear => None,
     }
 }
 
-/// With two buckets on one key, as most rules are that are several: its set is looked up once, and what is noted of the first
-/// needs no memory.
+/// With two buckets on one key, the usual case of several rules: its set is looked up once, and the first result needs
+/// no memory.
 #[inline(always)]
-fn judge_by_two_buckets<H: Host>(host: &H, hearing: &mut Hearing, one: &Rule, other: &Rule) -> Option<Verdict> {
+fn judge_by_two_buckets<H: Steps>(host: &H, hearing: &mut Hearing, one: &Rule, other: &Rule) -> Option<Verdict> {
     let first = hearing.span.first;
     let size = hearing.subject.size;
     let place = Slot::yet_to_be(host, &one.key_of(&hearing.subject));
@@ -93,41 +97,43 @@ fn judge_by_two_buckets<H: Host>(host: &H, hearing: &mut Hearing, one: &Rule, ot
     if one.is_swift == 0 || other.is_swift == 0 || !slot.exists() {
         return None;
     }
-    let refused = |rule: &Rule, index| {
-        refuse_in(host, set, rule, slot, rule.key_of(&hearing.subject), size);
-        Some(Verdict::Refuse(index))
-    };
-    let (word, from, to) = match glance_at_bucket(set, one, slot, hearing.now, one.cost_of(size)) {
-        Glance::Conforms { word, from, to } => (word, from, to),
-        Glance::Refused => return refused(one, first),
-        Glance::Unclear => return None,
-    };
-    let (other_word, other_from, other_to) = match glance_at_bucket(set, other, slot, hearing.now, other.cost_of(size))
-    {
-        Glance::Conforms { word, from, to } => (word, from, to),
-        Glance::Refused => return refused(other, first + 1),
-        Glance::Unclear => return None,
-    };
-    if set.compare_exchange(word, from, to) != from {
-        return None;
-    }
-    if set.compare_exchange(other_word, other_from, other_to) == other_from {
-        passed_in(host, set, other, slot, other.key_of(&hearing.subject));
-    } else {
-        // Another CPU was faster with the second.
-        *hearing.charges.get_mut(0)? = Charged { slot, charge: Charge::done(to), from, to, word, _pad: 0 };
-        hearing.open = Opened::own(slot);
-        if !charge_or_take_back(host, hearing, 1) {
-            return Some(Verdict::Refuse(first + 1));
+    let now = hearing.now;
+    // One exit for both refusals: a second copy of the code would exceed the stack.
+    let (refusing, index) = match glance_at_bucket(host, set, one, slot, now, one.cost_of(size)) {
+        Glance::Conforms { word, from, to } => {
+            match glance_at_bucket(host, set, other, slot, now, other.cost_of(size)) {
+                Glance::Conforms { word: other_word, from: other_from, to: other_to } => {
+                    if set.compare_exchange(word, from, to) != from {
+                        return None;
+                    }
+                    if set.compare_exchange(other_word, other_from, other_to) == other_from {
+                        passed_in(host, set, other, slot, other.key_of(&hearing.subject), size);
+                    } else {
+                        // Another CPU was faster with the second rule.
+                        let charge = Charge::done(to);
+                        *hearing.charges.get_mut(0)? = Charged { slot, charge, from, to, word, _pad: 0 };
+                        hearing.open = Opened::own(slot);
+                        if !charge_or_take_back(host, hearing, 1) {
+                            return Some(Verdict::Refuse(first + 1));
+                        }
+                    }
+                    host.count(one.counter, Outcome::Passed, size);
+                    return Some(Verdict::Pass(Passage::FREE));
+                }
+                Glance::Refused => (other, first + 1),
+                Glance::Unclear => return None,
+            }
         }
-    }
-    host.count(one.counter, Outcome::Passed, size);
-    Some(Verdict::Pass(Passage::FREE))
+        Glance::Refused => (one, first),
+        Glance::Unclear => return None,
+    };
+    refuse(host, refusing, slot, refusing.key_of(&hearing.subject), size, now);
+    Some(Verdict::Refuse(index))
 }
 
-/// Notes what each rule would change. Returns the rule that refuses, one up; 0 if all conform.
+/// Records the change of each rule. Returns the index of the rule that refuses, plus one; 0 if all conform.
 #[inline(always)]
-fn look_at_all<H: Host>(host: &H, hearing: &mut Hearing) -> Option<u32> {
+fn look_at_all<H: Steps>(host: &H, hearing: &mut Hearing) -> Option<u32> {
     let mut slot = Slot::default();
     for nth in 0..MOST_RULES {
         if nth >= hearing.span.count || nth >= host.most_rules() {
@@ -145,7 +151,7 @@ fn look_at_all<H: Host>(host: &H, hearing: &mut Hearing) -> Option<u32> {
                 *noted = Charged { slot, charge: Charge::done(to), from, to, word, _pad: 0 };
             }
             Glance::Refused => {
-                refuse(host, rule, slot, rule.key_of(&hearing.subject), hearing.subject.size);
+                refuse(host, rule, slot, rule.key_of(&hearing.subject), hearing.subject.size, hearing.now);
                 return Some(index + 1);
             }
             Glance::Unclear => return None,
@@ -154,9 +160,9 @@ fn look_at_all<H: Host>(host: &H, hearing: &mut Hearing) -> Option<u32> {
     Some(0)
 }
 
-/// Charges what conformed at a glance. If another CPU is faster with one of the states, that rule is charged thoroughly.
+/// Makes the recorded changes. If another CPU is faster with a state, the slow path charges that rule.
 #[inline(always)]
-fn charge_all<H: Host>(host: &H, hearing: &mut Hearing) -> Option<Verdict> {
+fn charge_all<H: Steps>(host: &H, hearing: &mut Hearing) -> Option<Verdict> {
     for nth in 0..MOST_RULES {
         if nth >= hearing.span.count || nth >= host.most_rules() {
             break;
@@ -166,7 +172,7 @@ fn charge_all<H: Host>(host: &H, hearing: &mut Hearing) -> Option<Verdict> {
         if host.set(noted.slot.set)?.compare_exchange(noted.word, noted.from, noted.to) == noted.from {
             let rule = host.rule(index)?;
             if rule.closes_key != 0 {
-                passed(host, rule, noted.slot, rule.key_of(&hearing.subject));
+                passed(host, rule, noted.slot, rule.key_of(&hearing.subject), hearing.subject.size);
             }
             continue;
         }
@@ -184,34 +190,20 @@ fn glance<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, c
     if rule.is_swift == 0 || !slot.exists() {
         return Glance::Unclear;
     }
-    let word = slot.state(rule);
-    if host.runs(rule, Algorithm::SlidingWindow) {
-        match rule.sliding_window().step(set.load(word), set.load(word + 1), now, cost) {
-            Step::Pass { word: Word::Even, from, to } => Glance::Conforms { word, from, to },
-            Step::Pass { word: Word::Odd, from, to } => Glance::Conforms { word: word + 1, from, to },
-            Step::Refuse => refusal(rule),
-            Step::Seal { .. } => Glance::Unclear,
-        }
-    } else if host.runs(rule, Algorithm::FixedWindow) {
-        let from = set.load(word);
-        weigh(rule, word, from, rule.fixed_window().decide(from, now, cost))
-    } else {
-        glance_at_bucket(set, rule, slot, now, cost)
-    }
+    weigh(rule, slot, swap(host, set, rule, slot, now, cost))
 }
 
 #[inline(always)]
-fn glance_at_bucket(set: impl Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
-    let word = slot.state(rule);
-    let from = set.load(word);
-    weigh(rule, word, from, rule.token_bucket().decide(from, now, cost))
+fn glance_at_bucket<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
+    weigh(rule, slot, swap_bucket(host, set, rule, slot, now, cost))
 }
 
 #[inline(always)]
-fn weigh(rule: &Rule, word: u32, from: u64, decision: Decision) -> Glance {
-    match decision {
-        Decision::Pass(to) => Glance::Conforms { word, from, to },
-        Decision::Refuse => refusal(rule),
+fn weigh(rule: &Rule, slot: Slot, swap: Swap) -> Glance {
+    match swap {
+        Swap::Conforms { word, from, to } => Glance::Conforms { word: slot.state(rule) + word, from, to },
+        Swap::Refused => refusal(rule),
+        Swap::Several => Glance::Unclear,
     }
 }
 

@@ -1,15 +1,17 @@
-//! A frame as the network stack hands it over: a socket buffer, of which a part may lie elsewhere.
+//! A frame in the network stack: a socket buffer, whose data may be only partly linear.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes};
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, Depth, Layers, Link, Network, Transport};
+use common::packet::{Bytes, Depth, Layers, Link, Network, RareHeaders, Transport, behind_tags, headers};
+use common::program::Frame;
 
-use super::{Frame, behind, weir_headers_of_stack_frame, weir_untag_stack_frame, weir_walk_stack_frame};
+use super::Writable;
+use super::reads::{behind, bounded_reads, packet_pointer, walk};
 use crate::maps::setting;
 
-/// No header that is looked at ends further in: link header, tags, and as far as the parser follows extension headers.
+/// The furthest end of a parsed header: link header, tags, and extension headers.
 const HEADERS: u32 = 1_152;
 
 /// The frame of a traffic control program.
@@ -22,13 +24,13 @@ pub struct TcFrame {
 impl TcFrame {
     #[inline(always)]
     pub fn new(context: *mut __sk_buff) -> Self {
-        // SAFETY: the context is the one the program was called with.
+        // SAFETY: the context of this program's call.
         let (start, end) =
             unsafe { (packet_pointer!(__sk_buff, context, data), packet_pointer!(__sk_buff, context, data_end)) };
         Self { start, end, context }
     }
 
-    /// The value at `offset`, if it lies within the linear part of the buffer.
+    /// The value at `offset`, if it is in the linear part of the buffer.
     #[inline(always)]
     fn at<T: Copy>(&self, offset: usize) -> Option<T> {
         let at = self.start + offset;
@@ -39,8 +41,8 @@ impl TcFrame {
         Some(unsafe { *(at as *const T) })
     }
 
-    /// Makes the headers part of the linear part of a buffer, unless they surely are: nothing is hidden by lying apart.
-    /// Every pointer into the packet is void afterwards.
+    /// Makes the headers linear, unless they surely are, so that no header escapes the parser. Every pointer into the
+    /// packet is invalid afterwards.
     #[inline(always)]
     pub fn gather(context: *mut __sk_buff, link: Link) {
         let frame = Self::new(context);
@@ -57,8 +59,8 @@ impl TcFrame {
     fn gather_parts(context: *mut __sk_buff, link: Link) -> u32 {
         let frame = Self::new(context);
         if !frame.is_plain(link) {
-            // SAFETY: the context is the one the program was called with. If there is no memory for it, the packet is
-            // judged by what can be seen of it.
+            // SAFETY: the context of this program's call. Without memory for it, the packet is evaluated by its linear
+            // part.
             unsafe { bpf_skb_pull_data(context, frame.length().min(HEADERS)) };
         }
         0
@@ -69,8 +71,8 @@ impl TcFrame {
         self.end - self.start
     }
 
-    /// Whether the headers are those of most packets, and all in the linear part. The stack keeps the payload of what it
-    /// sends apart, and gathering it for every packet would cost a copy.
+    /// Whether the headers are of the usual types and all linear. The stack's outgoing packets have non-linear payload,
+    /// and pulling it for every packet would cost a copy.
     #[inline(always)]
     fn is_plain(&self, link: Link) -> bool {
         const WITHOUT_OPTIONS: u16 = 0x45;
@@ -89,14 +91,13 @@ impl TcFrame {
             self.u16(network).is_some_and(|start| start >> 8 == WITHOUT_OPTIONS)
                 && self.linear() >= network + IPV4_AND_TCP
         } else {
-            // TCP, UDP and ICMPv6 without extension headers before them.
+            // TCP, UDP and ICMPv6 without extension headers.
             self.u16(network + 6).is_some_and(|next| matches!(next >> 8, 6 | 17 | 58))
                 && self.linear() >= network + IPV6_AND_TCP
         }
     }
 
-    /// Sends the packet no earlier than at this instant of the monotonic clock, in nanoseconds. It takes the queueing
-    /// discipline `fq` to keep to it.
+    /// Sets the earliest departure, in nanoseconds of the monotonic clock. Requires the queueing discipline `fq`.
     #[inline(always)]
     pub fn depart_at(&mut self, nanoseconds: u64) {
         // SAFETY: the context is the one the program was called with.
@@ -107,7 +108,7 @@ impl TcFrame {
         }
     }
 
-    /// Sets the mark that the packet has inside this host.
+    /// Sets the packet's mark inside this host.
     #[inline(always)]
     pub fn set_mark(&mut self, mark: u32) {
         // SAFETY: the context is the one the program was called with.
@@ -119,8 +120,8 @@ impl TcFrame {
     pub fn set_dscp_ipv4(&mut self, network: usize, dscp: u8) {
         let Some(old) = self.at::<u8>(network + 1) else { return };
         let new = dscp << 2 | old & 3;
-        // SAFETY: both helpers check that the range lies within the packet. The header sums up to the same with its new
-        // checksum as before, so that no checksum over all of the packet changes.
+        // SAFETY: both helpers check that the range is within the packet. The header's sum with its new checksum is
+        // unchanged, so that no checksum over the whole packet changes.
         unsafe {
             let (from, to) = (u64::from(u16::from(old).to_be()), u64::from(u16::from(new).to_be()));
             bpf_l3_csum_replace(self.context, network as u32 + 10, from, to, 2);
@@ -133,7 +134,7 @@ impl TcFrame {
     pub fn set_dscp_ipv6(&mut self, network: usize, dscp: u8) {
         let Some(old) = self.u16(network) else { return };
         let new = (old & !0x0fc0 | u16::from(dscp) << 6).to_be();
-        // SAFETY: the helper checks that the range lies within the packet.
+        // SAFETY: the helper checks that the range is within the packet.
         unsafe {
             bpf_skb_store_bytes(
                 self.context,
@@ -146,7 +147,7 @@ impl TcFrame {
     }
 }
 
-// Functions of their own, for the stack's sake.
+// Separate functions, to save stack space.
 
 #[inline(never)]
 fn gather_frame(context: *mut __sk_buff) -> u32 {
@@ -159,8 +160,16 @@ fn gather_packet(context: *mut __sk_buff) -> u32 {
 }
 
 impl Bytes for TcFrame {
-    super::bounded_reads!();
+    bounded_reads!();
 
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        // SAFETY: the context of this program's call.
+        unsafe { (*self.context).len }
+    }
+}
+
+impl RareHeaders for TcFrame {
     #[inline(always)]
     fn behind_tags(&self, ethertype: u16) -> Network {
         Network::from_bits(weir_untag_stack_frame(self.context, ethertype.into()))
@@ -175,12 +184,27 @@ impl Bytes for TcFrame {
     fn headers(&self, layers: Layers) -> u32 {
         weir_headers_of_stack_frame(self.context, layers.to_bits())
     }
+}
 
-    #[inline(always)]
-    fn length(&self) -> u32 {
-        // SAFETY: the context is the one the program was called with.
-        unsafe { (*self.context).len }
-    }
+// Few packets have tags, extension headers or several segments. Global functions of the context and numbers, so that
+// each is verified once, and other packets need no stack for them. The verifier assumes any numbers.
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_untag_stack_frame(context: *mut __sk_buff, ethertype: u32) -> u32 {
+    behind_tags(&TcFrame::new(context), ethertype as u16).to_bits()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_walk_stack_frame(context: *mut __sk_buff, next: u32, offset: u32) -> u32 {
+    walk(&TcFrame::new(context), next, offset)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_headers_of_stack_frame(context: *mut __sk_buff, layers: u32) -> u32 {
+    headers(&TcFrame::new(context), Layers::from_bits(layers))
 }
 
 impl Frame for TcFrame {
@@ -188,12 +212,6 @@ impl Frame for TcFrame {
     fn interface(&self) -> u32 {
         // SAFETY: the context is the one the program was called with.
         unsafe { (*self.context).ifindex }
-    }
-
-    #[inline(always)]
-    fn may_lack_tag(&self) -> bool {
-        // The buffer keeps it beside the frame, and puts it on again when the reply is sent.
-        false
     }
 
     #[inline(always)]
@@ -205,6 +223,14 @@ impl Frame for TcFrame {
         }
         // SAFETY: as above.
         Segments { payload, count: unsafe { (*self.context).gso_segs } }
+    }
+}
+
+impl Writable for TcFrame {
+    #[inline(always)]
+    fn may_lack_tag(&self) -> bool {
+        // The buffer stores the tag separately, and adds it again when the reply is sent.
+        false
     }
 
     #[inline(always)]
@@ -219,8 +245,8 @@ impl Frame for TcFrame {
 
     #[inline(always)]
     fn put_addresses(&mut self, words: [u32; 3]) -> bool {
-        // SAFETY: the helper checks that the range lies within the packet. A direct store would make the kernel copy
-        // every packet's headers before the program begins.
+        // SAFETY: the helper checks that the range is within the packet. A direct store would make the kernel copy
+        // every packet's headers before the program starts.
         unsafe { bpf_skb_store_bytes(self.context, 0, words.as_ptr().cast(), 12, 0) == 0 }
     }
 

@@ -1,4 +1,4 @@
-//! A frame as the driver hands it over.
+//! A frame in the driver.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{
@@ -6,15 +6,17 @@ use aya_ebpf::helpers::generated::{
 };
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, Layers, MAX_TAGS, Network, Transport};
+use common::packet::{Bytes, Layers, MAX_TAGS, Network, RareHeaders, Transport, behind_tags, headers};
+use common::program::Frame;
 
-use super::{Frame, behind, weir_headers_of_driver_frame, weir_untag_driver_frame, weir_walk_driver_frame};
+use super::Writable;
+use super::reads::{behind, bounded_reads, packet_pointer, walk};
 use crate::maps::setting;
 
 /// Length of a link header without tags.
 const ETHERNET: usize = 14;
 
-/// What the longest reply has more than the shortest packet that is answered.
+/// The most bytes by which a reply is longer than its packet.
 const MOST_MISSING: usize = 4 * LONGEST_REPLY;
 
 /// The frame of an XDP program.
@@ -33,19 +35,19 @@ impl XdpFrame {
         Self { start, end, context }
     }
 
-    /// Puts a value at `offset`; `false` if it does not lie within the frame's first buffer.
+    /// Writes a value at `offset`; `false` if it is not within the frame's first buffer.
     #[inline(always)]
     fn put<T: Copy>(&mut self, offset: usize, value: T) -> bool {
         let at = self.start + offset;
         if behind::<T>(at) > self.end {
             return false;
         }
-        // SAFETY: as in `at`; the buffer is the program's to write.
+        // SAFETY: as in `at`; programs may write to the buffer.
         unsafe { *(at as *mut T) = value };
         true
     }
 
-    /// The value at `offset`, if it lies within the frame's first buffer.
+    /// The value at `offset`, if it is within the frame's first buffer.
     #[inline(always)]
     fn at<T: Copy>(&self, offset: usize) -> Option<T> {
         let at = self.start + offset;
@@ -53,20 +55,20 @@ impl XdpFrame {
             return None;
         }
         // SAFETY: the range was just checked against the end of the buffer. Loads from packets need no alignment: the
-        // kernel allows them where the machine does, and refuses to load the program elsewhere.
+        // kernel allows them where the machine does, and rejects the program elsewhere.
         Some(unsafe { *(at as *const T) })
     }
 }
 
 impl XdpFrame {
-    /// Whether all that the IP header tells of lies in the first buffer. Asking the kernel for the length costs a call,
-    /// which is worth it where bytes decide: a header may tell of less than there is.
+    /// Whether the first buffer has everything that the IP header announces. A call for the whole length is only worth
+    /// its cost where bytes are counted: a header may announce less than there is.
     #[inline(always)]
     fn is_whole(&self) -> bool {
         if setting!(bytes_in_use) != 0 {
             return false;
         }
-        // The type of the frame, and where IPv4 and IPv6 have their lengths.
+        // The frame's type, and the length fields of IPv4 and IPv6.
         let Some([.., ethertype, _, of_ipv4, of_ipv6]) = self.at::<[u16; 10]>(0) else { return false };
         let told = match u16::from_be(ethertype) {
             0x0800 => usize::from(u16::from_be(of_ipv4)),
@@ -93,7 +95,7 @@ fn read_segments(context: *mut xdp_md) -> u32 {
     }
 }
 
-/// The value at an address of the kernel's; 0 if it cannot be read.
+/// The value at a kernel address; 0 if it cannot be read.
 ///
 /// # Safety
 ///
@@ -101,14 +103,25 @@ fn read_segments(context: *mut xdp_md) -> u32 {
 #[inline(always)]
 unsafe fn read_kernel<T: Default>(address: *const u8) -> T {
     let mut value = T::default();
-    // SAFETY: the helper writes as many bytes as the value has, or clears them.
+    // SAFETY: the helper writes exactly the value's bytes, or clears them.
     unsafe { bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, address.cast()) };
     value
 }
 
 impl Bytes for XdpFrame {
-    super::bounded_reads!();
+    bounded_reads!();
 
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        if setting!(multi_buffer) != 0 && !self.is_whole() {
+            // SAFETY: the context is the one the program was called with.
+            return unsafe { bpf_xdp_get_buff_len(self.context) } as u32;
+        }
+        (self.end - self.start) as u32
+    }
+}
+
+impl RareHeaders for XdpFrame {
     #[inline(always)]
     fn behind_tags(&self, ethertype: u16) -> Network {
         Network::from_bits(weir_untag_driver_frame(self.context, ethertype.into()))
@@ -123,15 +136,27 @@ impl Bytes for XdpFrame {
     fn headers(&self, layers: Layers) -> u32 {
         weir_headers_of_driver_frame(self.context, layers.to_bits())
     }
+}
 
-    #[inline(always)]
-    fn length(&self) -> u32 {
-        if setting!(multi_buffer) != 0 && !self.is_whole() {
-            // SAFETY: the context is the one the program was called with.
-            return unsafe { bpf_xdp_get_buff_len(self.context) } as u32;
-        }
-        (self.end - self.start) as u32
-    }
+// Few packets have tags, extension headers or several segments. Global functions of the context and numbers, so that
+// each is verified once, and other packets need no stack for them. The verifier assumes any numbers.
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_untag_driver_frame(context: *mut xdp_md, ethertype: u32) -> u32 {
+    behind_tags(&XdpFrame::new(context), ethertype as u16).to_bits()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_walk_driver_frame(context: *mut xdp_md, next: u32, offset: u32) -> u32 {
+    walk(&XdpFrame::new(context), next, offset)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_headers_of_driver_frame(context: *mut xdp_md, layers: u32) -> u32 {
+    headers(&XdpFrame::new(context), Layers::from_bits(layers))
 }
 
 impl Frame for XdpFrame {
@@ -142,16 +167,18 @@ impl Frame for XdpFrame {
     }
 
     #[inline(always)]
-    fn may_lack_tag(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
     fn segments(&self) -> Segments {
         if setting!(buffer_layout.shared) == 0 {
             return Segments::NONE;
         }
         Segments::from_memory(read_segments(self.context))
+    }
+}
+
+impl Writable for XdpFrame {
+    #[inline(always)]
+    fn may_lack_tag(&self) -> bool {
+        true
     }
 
     #[inline(always)]
@@ -164,11 +191,11 @@ impl Frame for XdpFrame {
             *self = Self::new(self.context);
             return failed == 0;
         }
-        // Drivers promise room before a frame, and none behind it.
+        // Drivers guarantee room before a frame, but not after it.
         if missing > MOST_MISSING {
             return false;
         }
-        // Type and tags follow the addresses, to where they will begin. What is copied beyond them is written anew.
+        // Type and tags follow the addresses, at their future offset. Bytes copied beyond them are overwritten.
         let Some(rest) = self.at::<[u16; 2 * MAX_TAGS + 1]>(12) else { return false };
         // SAFETY: the context is the one the program was called with.
         if unsafe { bpf_xdp_adjust_head(self.context, -(missing as i32)) } != 0 {

@@ -1,33 +1,33 @@
-//! What Weir is to reach: ratios within one run, but for memory and for what an operator waits for.
+//! Weir's aims: ratios within one run, and absolute bounds for memory and for commands.
 
 use super::figures::{Figures, Summary};
 
-/// An aim, and what came of it.
+/// An aim and its result.
 pub struct Aim {
-    /// By which the notes name it.
+    /// Its key in the notes.
     pub key: &'static str,
-    /// What is compared.
+    /// The compared things.
     pub what: String,
-    /// The bound, as a person writes it.
+    /// The bound as text.
     pub bound: String,
-    /// What was measured; none if it could not be.
+    /// The measurement; `None` if it was not possible.
     pub measured: Option<Summary>,
     /// Whether the median is within the bound.
     pub is_met: bool,
 }
 
 enum Bound {
-    /// So many times as much at most.
+    /// At most this ratio.
     AtMost(f64),
-    /// So many times as much at least.
+    /// At least this ratio.
     AtLeast(f64),
-    /// So many of a hundred at least.
+    /// At least this percentage.
     PercentAtLeast(f64),
-    /// So many of a hundred at most.
+    /// At most this percentage.
     PercentAtMost(f64),
-    /// So many bytes at most.
+    /// At most this many bytes.
     Bytes(f64),
-    /// So many milliseconds at most.
+    /// At most this many milliseconds.
     Milliseconds(f64),
 }
 
@@ -52,7 +52,7 @@ fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Optio
     Aim { key, what: what.into(), bound, measured, is_met }
 }
 
-/// All of them, but for those on decisions over HTTP, which may be measured alone.
+/// All aims, except those on decisions over HTTP, which may be measured separately.
 pub fn all(figures: &Figures) -> Vec<Aim> {
     let mut aims = of_packets(figures);
     aims.extend(of_floods(figures));
@@ -62,7 +62,7 @@ pub fn all(figures: &Figures) -> Vec<Aim> {
     aims
 }
 
-/// Those on the time a packet takes.
+/// Aims on the time of a packet.
 fn of_packets(figures: &Figures) -> Vec<Aim> {
     let weir = |case: &str, of: (&str, &str)| figures.ratio(PACKET, (case, WEIR), of);
     let ipv6 = "one limit, hot key, IPv6";
@@ -90,7 +90,7 @@ fn of_packets(figures: &Figures) -> Vec<Aim> {
     aims
 }
 
-/// What each further limit of a case takes, as a share of what the first takes over a program that only drops.
+/// The cost of each further limit of a case, as a share of the first one's cost over a program that only drops.
 fn further(figures: &Figures, case: &str, count: u32) -> Option<Summary> {
     let drop = figures.samples(PACKET, "hot key", "drop only")?;
     let one = figures.samples(PACKET, HOT, WEIR)?;
@@ -99,7 +99,7 @@ fn further(figures: &Figures, case: &str, count: u32) -> Option<Summary> {
     Summary::of(&many.iter().zip(one).zip(drop).map(share).collect::<Vec<_>>())
 }
 
-/// Those on packets a second over veth.
+/// Aims on packets per second over veth.
 fn of_floods(figures: &Figures) -> Vec<Aim> {
     let over = |case: &str, rival: &str| figures.ratio(FLOOD, (case, WEIR), (case, rival));
     let one = "all refused, 1 sources";
@@ -121,7 +121,7 @@ fn of_floods(figures: &Figures) -> Vec<Aim> {
     aims
 }
 
-/// Passing a packet costs more than any limiter and is the same for all: it is replaced by what dropping one costs.
+/// Passing a packet costs more than any limiter and is the same for all: it is replaced by the cost of dropping one.
 fn new_sources(figures: &Figures) -> Option<Summary> {
     let case = "every packet a new source";
     let of = |by: &str| figures.samples(FLOOD, case, by);
@@ -134,7 +134,7 @@ fn new_sources(figures: &Figures) -> Option<Summary> {
     Summary::of(&(0..weir.len()).filter_map(ratio).collect::<Vec<_>>())
 }
 
-/// Those on a table that an attacker has filled.
+/// Aims on a table that an attacker has filled.
 fn of_a_full_table(figures: &Figures) -> [Aim; 2] {
     let of = |unit: &str| Summary::of(figures.samples_in("overflow", OVERFLOW, WEIR, unit)?);
     let polite = "a table full of made-up requests: packets of polite new sources that pass";
@@ -145,7 +145,7 @@ fn of_a_full_table(figures: &Figures) -> [Aim; 2] {
     ]
 }
 
-/// Those on memory.
+/// Aims on memory.
 fn of_memory(figures: &Figures) -> Vec<Aim> {
     let table = |case: &str| Summary::of(figures.samples("memory", case, WEIR)?);
     [("one limit", 32.0), ("3 limits", 64.0), ("7 limits", 64.0)]
@@ -157,7 +157,7 @@ fn of_memory(figures: &Figures) -> Vec<Aim> {
         .collect()
 }
 
-/// Those on how long an operator waits.
+/// Aims on commands' durations.
 fn of_the_agent(figures: &Figures) -> Vec<Aim> {
     [
         ("reload", "reload, limits: 10000, prefixes: 100000", "reload of 10,000 limits and 100,000 prefixes", 2_000.0),
@@ -171,7 +171,7 @@ fn of_the_agent(figures: &Figures) -> Vec<Aim> {
     .collect()
 }
 
-/// Those on decisions over HTTP.
+/// Aims on decisions over HTTP.
 pub fn of_decisions(figures: &Figures) -> Vec<Aim> {
     const PEER: &str = "throttlecrab-server";
     let cases = figures.0.iter().filter(|series| series.part == DECISIONS && series.by == WEIR);
@@ -192,7 +192,7 @@ pub fn of_decisions(figures: &Figures) -> Vec<Aim> {
         .collect()
 }
 
-/// As rows of a table.
+/// The rows of a table.
 pub fn rows(aims: &[Aim]) -> Vec<Vec<String>> {
     let mut rows = vec![["aim", "bound", "measured", "met"].map(str::to_owned).to_vec()];
     for aim in aims {

@@ -1,28 +1,64 @@
-//! docs/BENCHMARKS.md: tables, plots and aims of one run, and the machine it was on.
+//! docs/BENCHMARKS.md: the figures of a run by the templates beside this file, and plots.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use minijinja::{AutoEscape, Environment, UndefinedBehavior};
+use serde::{Deserialize, Serialize};
 
 use super::aims::{self, Aim};
 use super::figures::Figures;
 use super::{plot, table};
 use crate::cargo_tools::THROTTLECRAB;
 
-/// What a run gave besides figures.
+const PAGE: &str = include_str!("BENCHMARKS.md.jinja");
+const DECISIONS: &str = include_str!("decisions.md.jinja");
+
+/// One run: its figures, and what they are of. The benchmark leaves it as JSON, of which the document can be made again.
+#[derive(Debug, Deserialize, Serialize)]
 pub struct Run {
-    /// What it was of.
     pub commit: String,
-    /// Whether its rounds were too few to be quoted.
+    /// Its rounds were too few to be quoted.
     pub is_quick: bool,
     /// Rows of what the machine is.
     pub machine: Vec<Vec<String>>,
+    pub figures: Figures,
     /// What the benchmark of decisions printed.
     pub decisions: Option<String>,
     /// What the measurement of an agent at rest printed.
     pub rest: Option<String>,
+}
+
+/// Rows of cells, of which the first is the head.
+type Rows = Vec<Vec<String>>;
+
+/// What the page's template is given.
+#[derive(Serialize)]
+struct Page<'r> {
+    run: &'r Run,
+    aims: Rows,
+    reasons: Vec<Reason>,
+    /// The tables of each part, one for each unit.
+    parts: BTreeMap<&'r str, Vec<Rows>>,
+    decisions: Option<Decisions>,
+    marks: [&'static str; 2],
+}
+
+/// Why aims are met or not.
+#[derive(Serialize)]
+struct Reason {
+    aims: String,
+    why: String,
+}
+
+#[derive(Serialize)]
+struct Decisions {
+    commit: String,
+    peer: String,
+    tables: Vec<Rows>,
+    aims: Rows,
 }
 
 const XDP_SIDE: [&str; 3] = ["weir", "minimal, LRU hash", "drop only"];
@@ -37,137 +73,69 @@ const ALL: [&str; 8] = [
     "hashlimit at input",
 ];
 
+/// Around the table of decisions, which may be measured alone.
+pub const MARKS: [&str; 2] = ["<!-- decisions: begin -->\n", "<!-- decisions: end -->"];
+
 /// Writes the document and its plots into a folder; `notes` says why aims are met or not.
-pub fn write(folder: &Path, figures: &Figures, run: &Run, notes: &str) -> Result<()> {
+pub fn write(folder: &Path, run: &Run, notes: &str) -> Result<()> {
     let plots = folder.join("benchmarks");
     fs::create_dir_all(&plots).with_context(|| format!("creating {}", plots.display()))?;
-    let has = |part: &str| figures.0.iter().any(|series| series.part == part);
-    let mut text = head(run);
-    let aims = aims::all(figures);
-    let _ = write!(text, "\n## Aims\n\n{AIMS}");
-    text.push_str(&table::markdown(&aims::rows(&aims)));
-    text.push_str(&reasons(&aims, notes));
-    for (part, title, about) in SECTIONS {
-        if !has(part) {
-            continue;
-        }
-        let _ = write!(text, "\n## {title}\n\n{about}");
+    let figures = &run.figures;
+    let parts: BTreeMap<&str, Vec<Rows>> =
+        figures.0.iter().map(|series| (series.part.as_str(), tables(figures, &series.part))).collect();
+    for part in parts.keys() {
         if let Some((name, svg)) = picture(figures, part)? {
             let path = plots.join(name);
             fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
-            let _ = write!(text, "\n![{title}](benchmarks/{name})\n");
-        }
-        for unit in table::units(figures, part) {
-            let _ = write!(text, "\n{}", table::markdown(&table::rows(figures, part, &unit)));
         }
     }
-    if has(aims::DECISIONS) {
-        let [begin, end] = DECISIONS;
-        let content = decisions(figures, &run.commit);
-        let _ = write!(text, "\n## Decisions beside a peer\n\n{ABOUT_DECISIONS}{begin}{content}{end}\n");
-    }
-    for (title, said) in [("Decisions in user space", &run.decisions), ("At rest", &run.rest)] {
-        if let Some(said) = said {
-            let _ = write!(text, "\n## {title}\n\n```\n{}\n```\n", said.trim_end());
-        }
-    }
+    let aims = aims::all(figures);
+    let page = Page {
+        run,
+        aims: aims::rows(&aims),
+        reasons: reasons(&aims, notes),
+        decisions: parts.contains_key(aims::DECISIONS).then(|| Decisions::of(figures, &run.commit)),
+        parts,
+        marks: MARKS,
+    };
+    let text = templates()?.get_template("page").and_then(|template| template.render(page));
     let path = folder.join("BENCHMARKS.md");
-    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    fs::write(&path, text.context("rendering BENCHMARKS.md.jinja")?)
+        .with_context(|| format!("writing {}", path.display()))
 }
 
-fn head(run: &Run) -> String {
-    let again = if run.is_quick { "cargo xtask bench --quick" } else { "cargo xtask bench" };
-    let warning =
-        if run.is_quick { "This run was a quick one, to see that everything works: quote none of it.\n\n" } else { "" };
-    format!(
-        "# Benchmarks\n\n{warning}Written by `{again}` at commit {}. Everything below is from one run, in which everybody took turns round by \
-         round; a figure is a median, and in brackets is where the middle half of the rounds lies. Figures drift with the \
-         machine: compare within a run, and run it again on yours.\n\n{}",
-        run.commit,
-        table::markdown(&run.machine)
-    )
+/// The text between [`MARKS`].
+pub fn decisions(figures: &Figures, commit: &str) -> Result<String> {
+    let context = BTreeMap::from([("decisions", Decisions::of(figures, commit))]);
+    let text = templates()?.get_template("decisions").and_then(|template| template.render(context));
+    text.context("rendering decisions.md.jinja")
 }
 
-const AIMS: &str =
-    "A ratio is taken in every round, between neighbours in time; what is shown is the median of those ratios.\n\n";
-
-/// Where decisions beside a peer stand, between two marks: they may be measured alone.
-pub const DECISIONS: [&str; 2] = ["<!-- decisions: begin -->\n", "<!-- decisions: end -->"];
-
-/// What stands between these marks.
-pub fn decisions(figures: &Figures, commit: &str) -> String {
-    let mut text =
-        format!("Measured at commit {commit}, by `cargo xtask bench decisions`, beside {}.\n", THROTTLECRAB.title());
-    for unit in table::units(figures, aims::DECISIONS) {
-        let _ = write!(text, "\n{}", table::markdown(&table::rows(figures, aims::DECISIONS, &unit)));
+impl Decisions {
+    fn of(figures: &Figures, commit: &str) -> Self {
+        Self {
+            commit: commit.to_owned(),
+            peer: THROTTLECRAB.title(),
+            tables: tables(figures, aims::DECISIONS),
+            aims: aims::rows(&aims::of_decisions(figures)),
+        }
     }
-    let _ = write!(text, "\n{}", table::markdown(&aims::rows(&aims::of_decisions(figures))));
-    text
 }
 
-const ABOUT_DECISIONS: &str = "Each server answers JSON over HTTP on loopback about the same 10,000 keys, all of which \
-     pass; both run, and take turns. *As many as it makes*: 16 connections, of which each has one request outstanding, so \
-     that the clients take a part of the machine's CPUs. *CPU time*: of all threads of the server meanwhile. *At half load*: \
-     two connections, at half of what the slower server made in that round, from a request's sending to its answer. \
-     *Memory*: of a new process after one decision on each key, all of them still in use.\n\n";
+fn templates() -> Result<Environment<'static>> {
+    let mut templates = Environment::new();
+    templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    templates.set_auto_escape_callback(|_| AutoEscape::None);
+    templates.set_keep_trailing_newline(true);
+    templates.add_function("table", |rows: Rows| table::markdown(&rows));
+    templates.add_template("page", PAGE).context("BENCHMARKS.md.jinja")?;
+    templates.add_template("decisions", DECISIONS).context("decisions.md.jinja")?;
+    Ok(templates)
+}
 
-/// Titles and what a reader has to know, by part.
-const SECTIONS: [(&str, &str, &str); 6] = [
-    (
-        "packet",
-        "A packet, by test run",
-        "How long a program takes for a packet, by BPF_PROG_TEST_RUN, in time of its CPU: Weir as the agent loads it, a \
-         limiter in C that does the least that a limiter must (`agent/benches/edge/bpf/minimal.c`: parse, look-up in the \
-         kernel's LRU hash, one compare-and-swap, one counter), and a program that only drops, which is the floor. A test \
-         run repeats one packet. Where there are many sources, a generator in front writes the next source into the \
-         packet and calls the program by a tail call; what it takes with a program that only drops is subtracted, and \
-         the floor added again. Keys are taken at random, states are alive, and every packet passes unless it says \
-         refused.\n",
-    ),
-    (
-        "flood",
-        "Over veth",
-        "An XDP program sends as fast as it can (live frames, batches of 64) into a veth pair, at whose other end somebody \
-         holds each source to a limit. Sending, delivery and limiting share one CPU, and the figures are packets per \
-         second of that CPU's time. *All refused*: every source has had its one packet an hour. *20 times the limit*: a \
-         million packets a second are offered and a twentieth is within the limits; of a hundred thousand sources or more, \
-         none is due again before the run ends. *Every packet a new source*: nothing \
-         is refused, so what is measured is remembering and passing; the aim is on what remains when passing, measured \
-         with a program that only passes, is taken off. Passed packets go to a closed port, which costs far more than \
-         refusing: see how many did. hashlimit is that of iptables-legacy.\n",
-    ),
-    (
-        "overflow",
-        "A full table",
-        "An attacker fills the table of a million sources: each made-up source sends one HTTP request, which a limit of ten \
-         an hour remembers for minutes, and no source comes twice. Meanwhile sources that nobody has seen before send \
-         packets under a limit of 100/s with a burst of 200: polite ones ten each, greedy ones without end. The minimal \
-         limiter has the packet limit alone. By BPF_PROG_TEST_RUN; nanoseconds are those of a made-up packet with the \
-         generator in front, which is the same for both.\n",
-    ),
-    (
-        "served",
-        "A server behind it",
-        "One CPU does it all, as that of a small server does: it receives, limits, and runs a UDP server. 100 sources send \
-         a million packets a second, 20 times their limit of 500/s each, with polite requests of 50 further sources among \
-         them; of these a few in a hundred are lost even where the CPU has time to spare, while it is the server's turn. \
-         *Taken* are packets that the CPU came to before a ring of 4,096 was full; what is lost is lost whoever it is from. \
-         *To receive* is the flood's own sending too, the same for all, of the packets that were taken: who is slower \
-         takes fewer for it.\n",
-    ),
-    (
-        "memory",
-        "Memory",
-        "*Table* is what each further source takes of the BPF map that remembers them, by what the kernel says; below it, \
-         all maps of a policy for a million sources. *Whole kernel* is how much the kernel's slabs, own mappings and per-CPU memory grew from before a limiter was there \
-         until it had seen a million sources.\n",
-    ),
-    (
-        "agent",
-        "The agent",
-        "How long a command takes, from its start to its end. Each reload is of another policy than the one in force.\n",
-    ),
-];
+fn tables(figures: &Figures, part: &str) -> Vec<Rows> {
+    table::units(figures, part).iter().map(|unit| table::rows(figures, part, unit)).collect()
+}
 
 fn picture(figures: &Figures, part: &str) -> Result<Option<(&'static str, String)>> {
     Ok(match part {
@@ -181,17 +149,16 @@ fn picture(figures: &Figures, part: &str) -> Result<Option<(&'static str, String
     })
 }
 
-/// What the notes say of each aim: a heading `## key`, and what follows it.
-fn reasons(aims: &[Aim], notes: &str) -> String {
-    let mut text = String::new();
-    for section in notes.split("\n## ").skip(1) {
+/// The notes on each aim: a heading `## key`, and what follows it.
+fn reasons(aims: &[Aim], notes: &str) -> Vec<Reason> {
+    let sections = notes.split("\n## ").skip(1);
+    let reason = |section: &str| {
         let (key, why) = section.split_once('\n').unwrap_or((section, ""));
         let named: Vec<&str> = aims.iter().filter(|aim| aim.key == key.trim()).map(|aim| aim.what.as_str()).collect();
-        if !named.is_empty() && !why.trim().is_empty() {
-            let _ = write!(text, "\n**{}.** {}\n", named.join("; "), why.trim());
-        }
-    }
-    text
+        let is_said = !named.is_empty() && !why.trim().is_empty();
+        is_said.then(|| Reason { aims: named.join("; "), why: why.trim().to_owned() })
+    };
+    sections.filter_map(reason).collect()
 }
 
 #[cfg(test)]
@@ -215,8 +182,8 @@ mod tests {
             series("one limit, hot key", "minimal, LRU hash", 40.0),
         ]);
         let machine = vec![vec!["machine".to_owned(), String::new()], vec!["CPU".to_owned(), "one".to_owned()]];
-        let run = Run { commit: "abc".to_owned(), is_quick: false, machine, decisions: None, rest: None };
-        write(folder.path(), &figures, &run, "# Notes\n\n## hot\n\nOne cache line.\n").unwrap();
+        let run = Run { commit: "abc".to_owned(), is_quick: false, machine, figures, decisions: None, rest: None };
+        write(folder.path(), &run, "# Notes\n\n## hot\n\nOne cache line.\n").unwrap();
         let text = fs::read_to_string(folder.path().join("BENCHMARKS.md")).unwrap();
         assert!(text.contains("| CPU | one |"), "{text}");
         assert!(

@@ -1,4 +1,4 @@
-//! What was measured, and what is made of it: medians, spreads, and ratios taken round by round.
+//! The measured figures, and their medians, spreads, and ratios round by round.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-/// Every figure of one thing; as in agent/benches/edge/measure.rs.
+/// All samples of one measurement; as in crates/testbed/src/measure.rs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Series {
     pub part: String,
@@ -18,7 +18,7 @@ pub struct Series {
     pub note: Option<String>,
 }
 
-/// A middle and where the middle half lies.
+/// A median and the middle half.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     pub median: f64,
@@ -27,7 +27,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// None of no samples at all.
+    /// `None` without samples.
     pub fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -35,19 +35,19 @@ impl Summary {
     }
 }
 
-/// Of sorted samples, between two of them where it falls there.
+/// A quantile of sorted samples, interpolated.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let place = share * (sorted.len().checked_sub(1)?) as f64;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
     Some(below + (above - below) * place.fract())
 }
 
-/// All that was measured in one run.
-#[derive(Clone, Debug, Default)]
+/// All figures of one run.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Figures(pub Vec<Series>);
 
 impl Figures {
-    /// Adds what a part of the benchmark wrote.
+    /// Adds the figures that a part of the benchmark wrote.
     pub fn read(&mut self, path: &Path) -> Result<()> {
         let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let series: Vec<Series> =
@@ -56,20 +56,20 @@ impl Figures {
         Ok(())
     }
 
-    /// The samples of one thing.
+    /// The samples of one measurement.
     pub fn samples(&self, part: &str, case: &str, by: &str) -> Option<&[f64]> {
         let series = self.0.iter().find(|series| series.part == part && series.case == case && series.by == by)?;
         Some(&series.samples).filter(|samples| !samples.is_empty()).map(Vec::as_slice)
     }
 
-    /// The samples of one thing of which several units were measured.
+    /// The samples of one measurement in one of several units.
     pub fn samples_in(&self, part: &str, case: &str, by: &str, unit: &str) -> Option<&[f64]> {
         let is_it =
             |series: &&Series| series.part == part && series.case == case && series.by == by && series.unit == unit;
         self.0.iter().find(is_it).map(|series| series.samples.as_slice())
     }
 
-    /// What one thing is of another, in every round.
+    /// The ratio of two measurements, in every round.
     pub fn ratio(&self, part: &str, over: (&str, &str), under: (&str, &str)) -> Option<Summary> {
         let over = self.samples(part, over.0, over.1)?;
         let under = self.samples(part, under.0, under.1)?;

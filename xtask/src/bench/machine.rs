@@ -1,11 +1,11 @@
-//! The machine that a run was on, as far as figures depend on it.
+//! The machine of a run, as far as figures depend on it.
 
 use std::fs;
 use std::process::Command;
 
 use crate::process;
 
-/// Rows of (what, what it is).
+/// Rows of (property, value).
 pub fn describe(compiler: &str) -> Vec<Vec<String>> {
     let mut rows = vec![vec!["machine".to_owned(), String::new()]];
     let mut add = |what: &str, is: Option<String>| {
@@ -38,18 +38,18 @@ pub fn describe(compiler: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// Where it was, in git's words.
+/// The commit, from git.
 pub fn commit() -> String {
     let git = |arguments: &[&str]| process::capture(Command::new("git").args(arguments)).ok();
     let head = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
-    // What documents say changes no figure.
+    // Changes of documents do not affect figures.
     let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ":!*.md", ":!docs"]);
     let is_changed = changes.is_some_and(|said| !said.trim().is_empty());
     let changed = if is_changed { ", with changes that are not committed" } else { "" };
     format!("{}{changed}", head.trim())
 }
 
-/// Only what figures depend on: the rest of a command line says where the machine is from.
+/// The relevant words of a command line: the rest shows where the machine is from.
 fn mitigation_words(line: &str) -> String {
     let matters = ["mitigations=", "nosmt", "spec", "retbleed", "isolcpus", "nohz", "idle=", "preempt="];
     let words: Vec<&str> =

@@ -1,4 +1,4 @@
-//! The benchmark: what `agent/benches/edge` measures, as tables, plots and a document.
+//! The benchmark: the measurements of `agent/benches/edge` as tables, plots and a document.
 
 pub mod aims;
 pub mod document;

@@ -19,14 +19,14 @@ const COLOURS: [RGBColor; 8] = [
 ];
 const FONT: &str = "sans-serif";
 const WIDTH: i32 = 900;
-/// Where bars begin, and how much room the longest leaves for its figure.
+/// The position where bars start, and the room for the longest bar's figure.
 const LEFT: i32 = 280;
 const RIGHT: i32 = 130;
 const BAR: i32 = 14;
 const GAP: i32 = 10;
 const TOP: i32 = 64;
 
-/// One bar for each case and owner, with the middle half as a line over its end.
+/// One bar for each case and limiter, with the middle half as a line at its end.
 pub fn bars(figures: &Figures, part: &str, unit: &str, title: &str, owners: &[&str]) -> Result<String> {
     let mut cases: Vec<(&str, Vec<(usize, Summary)>)> = Vec::new();
     for series in figures.0.iter().filter(|series| series.part == part && series.unit == unit) {
@@ -63,7 +63,7 @@ pub fn bars(figures: &Figures, part: &str, unit: &str, title: &str, owners: &[&s
     })
 }
 
-/// A line for each owner over how many sources there are; `case` makes the name of a case of their number.
+/// One line for each limiter by the number of sources; `case` returns the name of a case for that number.
 pub fn lines(figures: &Figures, part: &str, title: &str, owners: &[&str], case: fn(u64) -> String) -> Result<String> {
     const SOURCES: [u64; 4] = [1, 1_000, 100_000, 1_000_000];
     const HEIGHT: i32 = 420;

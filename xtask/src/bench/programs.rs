@@ -1,4 +1,4 @@
-//! The programs in C that are built for the benchmark only.
+//! The C programs that are built only for the benchmark.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 
 const SOURCES: [&str; 2] = ["minimal", "harness"];
 
-/// Compiles them, with the LLVM that compiles Weir's own programs, and returns the folder of the objects.
+/// Compiles them with the LLVM that compiles Weir's programs, and returns the folder of the objects.
 pub fn build(workspace: &Workspace, llvm: u32) -> Result<PathBuf> {
     let clang = clang(llvm)?;
     let sources = workspace.root.join("agent/benches/edge/bpf");
@@ -31,7 +31,7 @@ pub fn build(workspace: &Workspace, llvm: u32) -> Result<PathBuf> {
             "-Wno-unused-const-variable",
             "-c",
         ]);
-        // Debian keeps the headers of one architecture apart; the programs for BPF take the host's.
+        // Debian has separate headers for each architecture; BPF programs use the host's.
         compile.arg("-I").arg(format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH));
         compile.arg(sources.join(name).with_extension("c")).arg("-o").arg(objects.join(name).with_extension("o"));
         process::capture(&mut compile).context("building the benchmark's programs")?;
@@ -45,7 +45,7 @@ pub fn compiler(llvm: u32) -> Result<String> {
     Ok(said.lines().next().unwrap_or_default().to_owned())
 }
 
-/// The clang of this LLVM, or any, so that neither side has the better compiler if that can be had.
+/// The clang of this LLVM, so that both sides have the same compiler, or any other.
 fn clang(llvm: u32) -> Result<PathBuf> {
     let versioned = format!("clang-{llvm}");
     let installed = || process::find(&versioned).or_else(|| process::find("clang"));
@@ -53,7 +53,7 @@ fn clang(llvm: u32) -> Result<PathBuf> {
         return Ok(clang);
     }
     let mut apt = Apt::default();
-    // The archive need not have this version.
+    // The archive may not have this version.
     apt.install(&[&versioned]).or_else(|_| apt.install(&["clang"])).context("providing clang for the benchmark")?;
     installed().with_context(|| format!("clang was installed, yet neither {versioned} nor clang is in PATH"))
 }

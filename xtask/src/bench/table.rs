@@ -1,10 +1,10 @@
-//! Tables: one row for what was measured, one column for whose it is.
+//! Tables: one row per measurement, one column per limiter.
 
 use std::fmt::Write as _;
 
 use super::figures::{Figures, Series, Summary};
 
-/// A figure with as many digits as mean something.
+/// A figure with its significant digits.
 pub fn shown(value: f64) -> String {
     match value.abs() {
         0.0..10.0 => format!("{value:.2}"),
@@ -13,7 +13,7 @@ pub fn shown(value: f64) -> String {
     }
 }
 
-/// A whole number with a separator each three digits.
+/// A whole number with thousands separators.
 fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
@@ -26,7 +26,7 @@ fn grouped(value: f64) -> String {
     text
 }
 
-/// Median and the middle half; why there is none, if there is none.
+/// Median and middle half, or the reason for their absence.
 fn cell(series: Option<&Series>) -> String {
     let Some(series) = series else { return String::new() };
     match Summary::of(&series.samples) {
@@ -36,8 +36,7 @@ fn cell(series: Option<&Series>) -> String {
     }
 }
 
-/// The things of one part and unit, in the order in which they were measured: rows of cells, the first of which heads
-/// them.
+/// The measurements of one part and unit, in order: rows of cells, the first of which is the heading.
 pub fn rows(figures: &Figures, part: &str, unit: &str) -> Vec<Vec<String>> {
     let of_part = || figures.0.iter().filter(|series| series.part == part && series.unit == unit);
     let distinct = |names: Vec<&str>| {
@@ -60,7 +59,7 @@ pub fn rows(figures: &Figures, part: &str, unit: &str) -> Vec<Vec<String>> {
     table
 }
 
-/// The units of a part, in the order in which they were measured.
+/// The units of a part, in the order of measurement.
 pub fn units(figures: &Figures, part: &str) -> Vec<String> {
     let mut units: Vec<String> = Vec::new();
     for series in figures.0.iter().filter(|series| series.part == part) {

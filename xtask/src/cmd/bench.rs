@@ -1,4 +1,4 @@
-//! `bench`: Weir beside what a user would pick instead.
+//! `bench`: measures Weir beside its alternatives.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 
 use super::build::{self, Profile};
-use super::{accuracy, rest, setup};
+use super::{measured, rest, setup};
 use crate::bench::document::{self, Run};
 use crate::bench::figures::Figures;
 use crate::bench::{aims, machine, programs, table};
@@ -33,6 +33,9 @@ pub struct Arguments {
     /// How often everything takes its turn.
     #[arg(long)]
     rounds: Option<usize>,
+    /// Measure nothing: write the document anew of a run's figures, which a run leaves in target/bpf/bench/run.json.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["parts", "quick", "only", "rounds"])]
+    render: Option<PathBuf>,
 }
 
 /// A part of the benchmark.
@@ -70,7 +73,7 @@ impl Part {
         }
     }
 
-    /// How often everything takes its turn: (quickly, well).
+    /// The number of rounds: (quick, full).
     const fn rounds(self) -> (usize, usize) {
         match self {
             Self::Packet => (3, 31),
@@ -85,24 +88,27 @@ impl Part {
     }
 }
 
-/// What the parts need.
+/// The requirements of the parts.
 struct Bench {
     workspace: Workspace,
-    /// The programs built for the benchmark, and where figures are left.
+    /// The folder of the benchmark's programs and figures.
     folder: PathBuf,
     object: PathBuf,
     agent: PathBuf,
 }
 
-/// Builds everything, measures, prints tables, and writes the document if nothing was left out.
+/// Builds everything, measures, prints tables, and writes the document if all parts were measured.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(file) = &arguments.render {
+        return render(file);
+    }
     ensure!(
         nix::unistd::geteuid().is_root(),
         "loading BPF programs and making network namespaces needs root: run as root"
     );
     let workspace = Workspace::locate()?;
     let parts = match (arguments.parts.as_slice(), arguments.quick) {
-        // From decisions on, there is no use for fewer rounds, and a build without optimisation says nothing.
+        // From decisions on, fewer rounds make no sense, and an unoptimised build gives no useful figures.
         ([], true) => &Part::value_variants()[..Part::Decisions as usize],
         ([], false) => Part::value_variants(),
         (parts, _) => parts,
@@ -141,7 +147,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         Ok(())
     });
-    // Also after a part that failed: nothing of it stays on the machine.
+    // Also after a failed part: nothing of it stays on the machine.
     cleanup::run()?.iter().for_each(|removed| eprintln!("removed a leftover: {removed}"));
     measured?;
     let reached: Vec<_> = aims::all(&figures)
@@ -154,14 +160,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         bench.write_decisions(&figures)?;
     }
     if arguments.parts.is_empty() {
-        let run = Run { commit: machine::commit(), is_quick, machine: machine::describe(&compiler), decisions, rest };
-        bench.write(&figures, &run)?;
+        let machine = machine::describe(&compiler);
+        let run = Run { commit: machine::commit(), is_quick, machine, figures, decisions, rest };
+        let path = bench.folder.join("run.json");
+        fs::write(&path, serde_json::to_vec(&run)?).with_context(|| format!("writing {}", path.display()))?;
+        let docs = bench.workspace.root.join("docs");
+        document(if is_quick { &bench.folder } else { &docs }, &run, &docs)?;
     }
     Ok(())
 }
 
 impl Bench {
-    /// Measures one part and returns where the figures are.
+    /// Measures one part; returns the path of its figures.
     fn measure(&self, part: Part, arguments: &Arguments) -> Result<PathBuf> {
         let (quickly, well) = part.rounds();
         let rounds = arguments.rounds.unwrap_or(if arguments.quick { quickly } else { well });
@@ -187,7 +197,7 @@ impl Bench {
         Ok(out)
     }
 
-    /// What the benchmark of decisions says, also where it says that a bound is missed.
+    /// The output of the benchmark of decisions, also if it reports a missed bound.
     fn decisions(&self) -> Result<String> {
         let output = self.cargo_bench("decide", false).output().context("starting `cargo bench`")?;
         let (figures, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -202,7 +212,7 @@ impl Bench {
         Ok(figures.join("\n"))
     }
 
-    /// What an agent costs while nothing happens.
+    /// The idle cost of an agent.
     fn rest(&self) -> Result<String> {
         let figures = rest::measure(&self.agent, Duration::from_secs(rest::SECONDS), rest::Beside::Nothing)?;
         let said = format!("with a table for {} sources: {figures}", rest::SOURCES);
@@ -210,7 +220,7 @@ impl Bench {
         Ok(said)
     }
 
-    /// `is_unoptimised` builds it quicker, for those who change what is in the kernel and so the same in any case.
+    /// `is_unoptimised` builds faster, for changes of kernel programs, which are the same in any case.
     fn cargo_bench(&self, name: &str, is_unoptimised: bool) -> Command {
         let mut bench = self.workspace.cargo();
         bench.args(["bench", "--quiet", "--locked", "--package", "agent", "--bench", name]);
@@ -222,29 +232,36 @@ impl Bench {
         bench
     }
 
-    /// Puts the table of decisions alone into the document.
+    /// Updates only the table of decisions in the document.
     fn write_decisions(&self, figures: &Figures) -> Result<()> {
         let path = self.workspace.root.join("docs").join("BENCHMARKS.md");
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let content = document::decisions(figures, &machine::commit());
-        let text = accuracy::replaced(&text, &content, document::DECISIONS)
+        let content = document::decisions(figures, &machine::commit())?;
+        let text = measured::replaced(&text, &content, document::MARKS)
             .with_context(|| format!("{} has no place for the table", path.display()))?;
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("written    {}", path.display());
         Ok(())
     }
-
-    fn write(&self, figures: &Figures, run: &Run) -> Result<()> {
-        let docs = self.workspace.root.join("docs");
-        let folder = if run.is_quick { self.folder.as_path() } else { docs.as_path() };
-        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-        document::write(folder, figures, run, &notes(&docs))?;
-        println!("written    {}", folder.join("BENCHMARKS.md").display());
-        Ok(())
-    }
 }
 
-/// Why aims are met or not, in somebody's words.
+fn render(file: &Path) -> Result<()> {
+    let docs = Workspace::locate()?.root.join("docs");
+    let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    let run: Run = serde_json::from_slice(&text).with_context(|| format!("reading the run in {}", file.display()))?;
+    let folder = if run.is_quick { file.parent().unwrap_or(Path::new(".")) } else { &docs };
+    document(folder, &run, &docs)
+}
+
+/// Writes the document of a run into a folder.
+fn document(folder: &Path, run: &Run, docs: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    document::write(folder, run, &notes(docs))?;
+    println!("written    {}", folder.join("BENCHMARKS.md").display());
+    Ok(())
+}
+
+/// The hand-written reasons why aims are met or not.
 fn notes(docs: &Path) -> String {
     fs::read_to_string(docs.join("benchmarks").join("notes.md")).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! `build`: the eBPF object, checked, and the agent that holds it.
+//! `build`: the eBPF object, checked, and the agent that contains it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::setup;
-use crate::object::{self, Function};
+use crate::object::{self, Function, Logging};
 use crate::process;
 use crate::toolchain::{TARGET, Toolchain};
 use crate::tools::{Detail, Group};
@@ -18,9 +18,13 @@ pub struct Arguments {
     /// Build the agent faster and slower to run, with debug assertions; the eBPF object is the same.
     #[arg(long)]
     debug: bool,
+    /// Build kernel programs that log each verdict about a traced source, for `agent trace`, and the agent that holds
+    /// them: target/trace/agent. Slower than without; not for production.
+    #[arg(long)]
+    trace: bool,
 }
 
-/// How the agent is compiled. The kernel programs are always optimised: the verifier takes no others.
+/// The agent's build profile. The kernel programs are always optimised: the verifier rejects others.
 #[derive(Clone, Copy)]
 pub enum Profile {
     Release,
@@ -30,20 +34,21 @@ pub enum Profile {
 /// The eBPF objects: limits on packets, and process groups.
 pub const OBJECTS: [&str; 2] = ["weir", "groups"];
 
-/// What a build leaves.
+/// The results of a build.
 pub struct Built {
     pub object: PathBuf,
     pub agent: PathBuf,
     pub profile: Profile,
 }
 
-/// Builds, and prints how large each program is.
+/// Builds, and prints the size of each program.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
-    let objects = build_objects(&workspace, &toolchain)?;
-    let built = build_agent(&workspace, profile)?;
+    let logging = if arguments.trace { Logging::Verdicts } else { Logging::None };
+    let objects = build_objects(&workspace, &toolchain, logging)?;
+    let built = build_agent(&workspace, profile, logging)?;
     for (name, functions) in &objects {
         print_sizes(name, functions);
     }
@@ -51,22 +56,49 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Builds object and agent; for the verbs that need both.
+/// Builds object and agent, for the verbs that need both.
 pub fn all(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Result<Built> {
-    build_objects(workspace, toolchain)?;
-    build_agent(workspace, profile)
+    build_objects(workspace, toolchain, Logging::None)?;
+    build_agent(workspace, profile, Logging::None)
 }
 
-/// Builds the eBPF objects alone, and returns the one for limits on packets.
+/// Builds object and agent of a trace build.
+pub fn trace(workspace: &Workspace, toolchain: &Toolchain, profile: Profile) -> Result<Built> {
+    build_objects(workspace, toolchain, Logging::Verdicts)?;
+    build_agent(workspace, profile, Logging::Verdicts)
+}
+
+/// Builds only the eBPF objects, and returns the one for limits on packets.
 pub fn objects(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
-    build_objects(workspace, toolchain)?;
-    Ok(workspace.object(OBJECTS[0]))
+    build_objects(workspace, toolchain, Logging::None)?;
+    Ok(object_of(workspace, OBJECTS[0], Logging::None))
 }
 
-fn build_objects(workspace: &Workspace, toolchain: &Toolchain) -> Result<Vec<(&'static str, Vec<Function>)>> {
+/// The same of a trace build.
+pub fn trace_object(workspace: &Workspace, toolchain: &Toolchain) -> Result<PathBuf> {
+    build_objects(workspace, toolchain, Logging::Verdicts)?;
+    Ok(object_of(workspace, OBJECTS[0], Logging::Verdicts))
+}
+
+/// The path of a checked object.
+fn object_of(workspace: &Workspace, name: &str, logging: Logging) -> PathBuf {
+    match logging {
+        Logging::None => workspace.object(name),
+        Logging::Verdicts => workspace.object(&format!("trace/{name}")),
+    }
+}
+
+fn build_objects(
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    logging: Logging,
+) -> Result<Vec<(&'static str, Vec<Function>)>> {
     let mut build = toolchain.command(&toolchain.compiler.cargo, workspace);
     build.args(["build", "--release", "--locked", "--package", "ebpf", "--bins"]);
     build.args(["-Zbuild-std=core", "--target", TARGET]);
+    if logging == Logging::Verdicts {
+        build.args(["--features", "trace"]);
+    }
     process::run(&mut build).context("building the kernel programs")?;
 
     let mut functions = Vec::new();
@@ -74,14 +106,14 @@ fn build_objects(workspace: &Workspace, toolchain: &Toolchain) -> Result<Vec<(&'
         let linked = workspace.target.join("ebpf").join(TARGET).join("release").join(name);
         let bytes = fs::read(&linked).with_context(|| format!("reading the linked object {}", linked.display()))?;
         let checked =
-            object::check(&bytes).with_context(|| format!("checking the eBPF object {}", linked.display()))?;
+            object::check(&bytes, logging).with_context(|| format!("checking the eBPF object {}", linked.display()))?;
         functions.push((name, checked));
-        place(&bytes, &workspace.object(name))?;
+        place(&bytes, &object_of(workspace, name, logging))?;
     }
     Ok(functions)
 }
 
-/// Writes the object where the agent's build takes it from, unless it is there: a new time stamp rebuilds the agent.
+/// Writes the object for the agent's build, unless it is unchanged: a new time stamp rebuilds the agent.
 fn place(bytes: &[u8], object: &Path) -> Result<()> {
     if fs::read(object).is_ok_and(|present| present == bytes) {
         return Ok(());
@@ -92,10 +124,13 @@ fn place(bytes: &[u8], object: &Path) -> Result<()> {
     fs::write(object, bytes).with_context(|| format!("writing {}", object.display()))
 }
 
-fn build_agent(workspace: &Workspace, profile: Profile) -> Result<Built> {
-    let object = workspace.object(OBJECTS[0]);
+fn build_agent(workspace: &Workspace, profile: Profile, logging: Logging) -> Result<Built> {
+    let object = object_of(workspace, OBJECTS[0], logging);
     let mut build = workspace.cargo();
     build.args(["build", "--locked", "--package", "agent"]).env("WEIR_EBPF_OBJECT", &object);
+    if logging == Logging::Verdicts {
+        build.args(["--features", "trace"]);
+    }
     let folder = match profile {
         Profile::Release => {
             build.arg("--release");
@@ -104,7 +139,20 @@ fn build_agent(workspace: &Workspace, profile: Profile) -> Result<Built> {
         Profile::Debug => "debug",
     };
     process::run(&mut build).context("building the agent")?;
-    Ok(Built { object, agent: workspace.target.join(folder).join("agent"), profile })
+    let mut agent = workspace.agent(folder);
+    if logging == Logging::Verdicts {
+        agent = move_to(agent, workspace.agent("trace"))?;
+    }
+    Ok(Built { object, agent, profile })
+}
+
+/// Moves a trace build's agent, so that it cannot be confused with an ordinary one, which the next build puts there.
+fn move_to(from: PathBuf, to: PathBuf) -> Result<PathBuf> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    fs::rename(&from, &to).with_context(|| format!("moving {} to {}", from.display(), to.display()))?;
+    Ok(to)
 }
 
 fn print_sizes(object: &str, functions: &[Function]) {

@@ -1,10 +1,10 @@
-//! `cleanup`: takes away what tests that were interrupted left on this machine.
+//! `cleanup`: removes leftovers of interrupted tests on this machine.
 
 use anyhow::Result;
 
 use crate::cleanup;
 
-/// Says what it removed.
+/// Removes leftovers and prints them.
 pub fn run() -> Result<()> {
     for removed in cleanup::run()? {
         println!("removed {removed}");

@@ -1,4 +1,4 @@
-//! `demo`: the agent at work, between two network namespaces of its own.
+//! `demo`: shows the agent between two network namespaces.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -24,12 +24,12 @@ const PORT: u16 = 9000;
 const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const POLITE: Source = Source { name: "well-behaved", address: Ipv4Addr::new(10, 78, 0, 2), per_millisecond: 0.5 };
 const GREEDY: Source = Source { name: "greedy", address: Ipv4Addr::new(10, 78, 0, 3), per_millisecond: 20.0 };
-/// What the config of the demo says.
+/// The rate in the demo's config.
 const RATE: f64 = 1_000.0;
 const BURST: f64 = 1_000.0;
-/// How long traffic is sent.
+/// The duration of the traffic.
 const TRAFFIC: Duration = Duration::from_secs(12);
-/// How often the counters are shown.
+/// The interval at which the counters are printed.
 const EVERY: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy)]
@@ -39,13 +39,13 @@ struct Source {
     per_millisecond: f64,
 }
 
-/// What one source sent, from before its first packet to after its last.
+/// The packets of one source, with the time from before the first to after the last.
 struct Sent {
     packets: u64,
     time: Duration,
 }
 
-/// Sets up, builds, shows the agent hold a greedy source to its limit and leave another alone, and ends.
+/// Sets up, builds, shows how the agent limits a greedy source and not another one, and ends.
 pub fn run() -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),
@@ -53,7 +53,7 @@ pub fn run() -> Result<()> {
     );
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Test, Detail::Changes)?;
-    let built = build::all(&workspace, &toolchain, Profile::Release)?;
+    let built = build::all(&workspace, &toolchain, Profile::Debug)?;
     super::test::mount_bpffs();
     let _network = Network::new()?;
     println!("two namespaces, {CLIENT} and {SERVER}, joined by a veth pair; the agent runs in {SERVER} with {CONFIG}");
@@ -86,7 +86,7 @@ pub fn run() -> Result<()> {
     judge(&polite, &greedy, received)
 }
 
-/// Says what was limited and to what; fails if that is not what the config says.
+/// Prints the result; fails if it differs from the config.
 fn judge(polite: &Sent, greedy: &Sent, [polite_received, greedy_received]: [u64; 2]) -> Result<()> {
     let allowed = BURST + RATE * greedy.time.as_secs_f64();
     let off = 100.0 * (greedy_received as f64 - allowed) / allowed;
@@ -99,13 +99,13 @@ fn judge(polite: &Sent, greedy: &Sent, [polite_received, greedy_received]: [u64;
         greedy.time.as_secs_f64()
     );
     println!("{} {}: {} of {} packets arrived", POLITE.name, POLITE.address, polite_received, polite.packets);
-    ensure!(off.abs() <= 2.0, "the greedy source was not held to its limit within 2 %");
+    ensure!(off.abs() <= 2.0, "the greedy source's limit was not enforced within 2 %");
     ensure!(polite_received == polite.packets, "the well-behaved source lost packets");
     println!("the greedy source was held to its limit, the well-behaved one lost nothing");
     Ok(())
 }
 
-/// Sends evenly, a millisecond's worth at a time.
+/// Sends evenly, in batches of a millisecond.
 fn send(source: Source) -> Result<Sent> {
     let socket = UdpSocket::bind((source.address, 0)).with_context(|| format!("binding to {}", source.address))?;
     let start = Instant::now();
@@ -121,7 +121,7 @@ fn send(source: Source) -> Result<Sent> {
     Ok(Sent { packets, time: start.elapsed() })
 }
 
-/// Counts what arrives of the two sources, until nothing has come for a while after the traffic's end.
+/// Counts the packets from both sources, until none has arrived for a while after the traffic's end.
 fn receive(socket: &UdpSocket) -> Result<[u64; 2]> {
     let deadline = Instant::now() + TRAFFIC;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
@@ -186,7 +186,7 @@ fn remove() {
     }
 }
 
-/// The agent, ended when dropped; it then takes its limits out of the kernel.
+/// The agent, stopped when dropped; it then detaches its limits.
 struct Agent<'a> {
     program: &'a Path,
     child: Child,

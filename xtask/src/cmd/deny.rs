@@ -1,4 +1,4 @@
-//! cargo-deny, as a part of `lint`: what Weir takes from others.
+//! cargo-deny, as a part of `lint`: checks dependencies.
 
 use std::process::Command;
 
@@ -9,10 +9,10 @@ use crate::process;
 use crate::tools::Detail;
 use crate::workspace::Workspace;
 
-/// What is said where the database of advisories lies beyond this machine's reach.
+/// The error if the advisory database is not reachable.
 const UNREACHABLE: [&str; 2] = ["failed to fetch advisory database", "failed to load advisory database"];
 
-/// Licenses, sources and bans always; advisories where their database can be had.
+/// Licenses, sources and bans always; advisories if their database is reachable.
 pub fn run(workspace: &Workspace) -> Result<()> {
     let program = DENY.ensure(Detail::Changes)?;
     println!("lint: licenses, sources and bans of what others have written, with {}", program.display());

@@ -1,6 +1,7 @@
-//! `integration`: the agent among programs that it works with in use.
+//! `integration`: tests the agent with the programs it is used with.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,10 +9,12 @@ use anyhow::{Context as _, Result, ensure};
 use super::build;
 use super::{setup, test};
 use crate::apt::Apt;
-use crate::python::ENVOY;
+use crate::debian;
+use crate::process;
+use crate::python::{ANSIBLE, ENVOY};
 use crate::tally::Tally;
 use crate::tools::{Detail, Group};
-use crate::workspace::Workspace;
+use crate::workspace::{self, Workspace};
 
 /// What to run.
 #[derive(clap::Args)]
@@ -21,28 +24,81 @@ pub struct Arguments {
     tests: Vec<OsString>,
 }
 
-/// A test target, and the program that its tests need.
+/// A test target, and the program that its tests require.
 struct Suite {
     target: &'static str,
-    /// The variable that tells the tests where the program is.
+    /// A part of the names of the tests that require it; empty for all.
+    tests: &'static str,
+    /// The variable that passes the program's path to the tests.
     variable: &'static str,
     provide: fn(&mut Apt) -> Result<PathBuf>,
 }
 
-const SUITES: [Suite; 1] = [Suite { target: "envoy", variable: "WEIR_ENVOY", provide: |apt| ENVOY.ensure(apt) }];
+const SUITES: [Suite; 4] = [
+    Suite { target: "envoy", tests: "", variable: "WEIR_ENVOY", provide: |apt| ENVOY.ensure(apt) },
+    Suite {
+        target: "end_to_end",
+        tests: "fail2ban_itself",
+        variable: "WEIR_FAIL2BAN",
+        provide: |apt| installed(apt, "fail2ban", "fail2ban-server"),
+    },
+    Suite {
+        target: "end_to_end",
+        tests: "recipe_ansible",
+        variable: "WEIR_ANSIBLE",
+        provide: |apt| ANSIBLE.ensure(apt),
+    },
+    Suite { target: "cluster", tests: "valkey_", variable: "WEIR_VALKEY", provide: valkey },
+];
 
-/// Provides each suite's program, and runs its tests; that none ran is an error.
+/// An installed program, or one of a package, whose service is not started.
+fn installed(apt: &mut Apt, package: &str, program: &str) -> Result<PathBuf> {
+    if process::find(program).is_none() {
+        apt.install(&[package])?;
+    }
+    process::find(program).with_context(|| format!("{package} was installed, yet {program} is not in PATH"))
+}
+
+/// Valkey: installed, from the archive or, on Debian 12, unpacked from the backports into the user's cache.
+fn valkey(apt: &mut Apt) -> Result<PathBuf> {
+    const SERVER: &str = "valkey-server";
+    let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
+    if process::find(SERVER).is_some() || !release.lines().any(|line| line == "VERSION_CODENAME=bookworm") {
+        return installed(apt, SERVER, SERVER);
+    }
+    let folder = workspace::cache("valkey-bookworm")?;
+    let program = folder.join("root/usr/bin").join(SERVER);
+    if !process::is_executable(&program) {
+        let suite = debian::Suite::open("bookworm-backports", folder.join("apt"))?;
+        // Its libraries are those of redis-server, which is installed.
+        for package in ["valkey-tools", SERVER] {
+            suite.unpack(package, package, &folder.join("root"))?;
+        }
+    }
+    ensure!(process::is_executable(&program), "{SERVER} was unpacked, yet {} is not a program", program.display());
+    Ok(program)
+}
+
+/// Provides each suite's program, and runs its tests; fails if none ran.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Test, Detail::Changes)?;
     let object = build::objects(&workspace, &toolchain)?;
+    let agent = workspace.agent("debug");
+    test::mount_bpffs();
     let (mut total, mut apt) = (Tally::default(), Apt::default());
     for suite in SUITES {
         let program = (suite.provide)(&mut apt)?;
         println!("running    tests of {} with {}", suite.target, program.display());
         let mut tests = workspace.cargo();
-        tests.args(["test", "--locked", "--package", "agent", "--test", suite.target, "--"]).args(&arguments.tests);
-        tests.env(suite.variable, &program).env("WEIR_EBPF_OBJECT", &object);
+        tests.args(["test", "--locked"]).args(test::EVERY_PACKAGE);
+        tests.args(["--test", suite.target, "--"]);
+        match (arguments.tests.is_empty(), suite.tests) {
+            (true, "") => {}
+            (true, part) => drop(tests.arg(part)),
+            (false, _) => drop(tests.args(&arguments.tests)),
+        }
+        tests.env(suite.variable, &program).env("WEIR_EBPF_OBJECT", &object).env("WEIR_AGENT", &agent);
         let tally = test::run_tests(&mut tests).with_context(|| format!("testing: {}", suite.target))?;
         ensure!(
             tally.passed > 0 || !arguments.tests.is_empty(),

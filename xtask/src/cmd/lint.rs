@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum as _;
 
 use super::deny;
 use crate::apt::Apt;
+use crate::imports;
 use crate::process;
 use crate::toolchain::{Compiler, TARGET, Toolchain};
 use crate::tools::Detail;
@@ -14,12 +16,47 @@ use crate::workspace::Workspace;
 /// Debian's clippy for Debian's rustc.
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
 
-/// Runs every check, also when an earlier one found something.
-pub fn run() -> Result<()> {
+/// Check formatting, imports, the code with clippy, and what others have written.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Run this check only.
+    #[arg(long, value_enum, value_name = "CHECK")]
+    only: Option<Check>,
+}
+
+/// A check, in the order in which they run.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Check {
+    /// `cargo fmt`.
+    Formatting,
+    /// Files that import each other.
+    Imports,
+    /// Clippy on the host's crates.
+    Host,
+    /// Clippy on the kernel programs.
+    Kernel,
+    /// Licenses, sources and advisories of what others have written.
+    Deny,
+}
+
+impl Check {
+    fn run(self, workspace: &Workspace) -> Result<()> {
+        match self {
+            Self::Formatting => check_formatting(workspace),
+            Self::Imports => check_imports(workspace),
+            Self::Host => check_host(workspace),
+            Self::Kernel => check_kernel(workspace),
+            Self::Deny => deny::run(workspace),
+        }
+    }
+}
+
+/// Runs all checks, also after a failure.
+pub fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::locate()?;
-    let checks =
-        [check_formatting(&workspace), check_host(&workspace), check_kernel(&workspace), deny::run(&workspace)];
-    let failures: Vec<String> = checks.into_iter().filter_map(Result::err).map(|error| format!("{error:#}")).collect();
+    let wanted = |check: &&Check| arguments.only.is_none_or(|only| only == **check);
+    let results = Check::value_variants().iter().filter(wanted).map(|check| check.run(&workspace));
+    let failures: Vec<String> = results.filter_map(Result::err).map(|error| format!("{error:#}")).collect();
     if !failures.is_empty() {
         bail!("lint found something:\n- {}", failures.join("\n- "));
     }
@@ -30,6 +67,28 @@ pub fn run() -> Result<()> {
 fn check_formatting(workspace: &Workspace) -> Result<()> {
     println!("lint: formatting");
     process::run(workspace.cargo().args(["fmt", "--all", "--check"])).context("formatting: run `cargo fmt --all`")
+}
+
+/// Checks that no files import each other, directly or through others.
+fn check_imports(workspace: &Workspace) -> Result<()> {
+    println!("lint: imports");
+    let mut found = Vec::new();
+    for root in workspace.crate_roots()? {
+        found.extend(imports::circles(&workspace.root, &root)?);
+    }
+    let lines = found.iter().flat_map(|circle| {
+        let imports = circle.imports.iter();
+        imports.map(|(from, to, path)| format!("{} imports {path} from {}", from.display(), to.display()))
+    });
+    let lines: Vec<String> = lines.collect();
+    if !lines.is_empty() {
+        bail!(
+            "{} circles of imports: move what both need into a file of its own\n  {}",
+            found.len(),
+            lines.join("\n  ")
+        );
+    }
+    Ok(())
 }
 
 fn check_host(workspace: &Workspace) -> Result<()> {
@@ -50,7 +109,7 @@ fn check_kernel(workspace: &Workspace) -> Result<()> {
     process::run(&mut clippy).context("clippy on the kernel programs")
 }
 
-/// The clippy of the compiler's own release: another one does not read what this compiler wrote.
+/// The clippy of the compiler's release: others cannot read this compiler's output.
 fn clippy_of(compiler: &Compiler, apt: &mut Apt) -> Result<PathBuf> {
     let installed = || compiler.companion("cargo-clippy").filter(|_| compiler.companion("clippy-driver").is_some());
     if let Some(clippy) = installed() {

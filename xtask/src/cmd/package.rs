@@ -1,4 +1,4 @@
-//! `package`: a Debian package of the agent, and proof that it installs, upgrades and removes cleanly.
+//! `package`: builds a Debian package of the agent, and tests that it installs, upgrades and removes cleanly.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Arguments {
     tried: Vec<PathBuf>,
 }
 
-/// Ends with the path of the package.
+/// Prints the path of the package at the end.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let [package, next] = arguments.tried.as_slice() {
         return package_check::run(package, next);
@@ -51,19 +51,21 @@ pub struct Packages {
     pub next: PathBuf,
 }
 
-/// Makes packages of what has been built.
+/// Packages the build.
 pub fn packages(workspace: &Workspace, built: &Built) -> Result<Packages> {
     if process::find("dpkg-shlibdeps").is_none() {
         Apt::default().install(&["dpkg-dev"])?;
     }
     let folder = workspace.target.join("package");
-    // Where cargo-deb looks, wherever the target directory is.
+    // Where cargo-deb looks, for any target directory.
     let made = built.agent.with_file_name("package");
     for folder in [&folder, &made] {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     }
     for (file, arguments) in [
-        ("agent.1", &["man"][..]),
+        ("agent.1", &["man", "agent"][..]),
+        ("limits.toml.5", &["man", "limits.toml"]),
+        ("limits.schema.json", &["schema"]),
         ("agent.bash", &["completions", "bash"]),
         ("agent.fish", &["completions", "fish"]),
         ("agent.zsh", &["completions", "zsh"]),
@@ -76,7 +78,7 @@ pub fn packages(workspace: &Workspace, built: &Built) -> Result<Packages> {
     Ok(Packages { package, next })
 }
 
-/// Puts together what has been built.
+/// Packages the build with this version.
 fn make(workspace: &Workspace, built: &Built, folder: &Path, version: Option<&str>) -> Result<PathBuf> {
     let mut deb = Command::new(DEB.ensure(Detail::Changes)?);
     deb.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &workspace.target);

@@ -1,4 +1,4 @@
-//! `rest`: what the agent costs while nothing happens.
+//! `rest`: measures the idle cost of the agent.
 
 use std::fmt;
 use std::fs;
@@ -24,38 +24,38 @@ pub struct Arguments {
     seconds: u64,
 }
 
-/// For how long to look, if nobody says.
+/// The default duration of the measurement, in seconds.
 pub const SECONDS: u64 = 20;
-/// Sources that the table has room for.
+/// The capacity of the table of sources.
 pub const SOURCES: u32 = 100_000;
-/// What the agent may have in memory, in bytes.
+/// The agent's memory limit, in bytes.
 const MOST_RESIDENT: u64 = 30 << 20;
-/// The share of one CPU that it may use.
+/// The agent's limit in shares of one CPU.
 const MOST_CPU: f64 = 0.005;
-/// The same where it keeps limits together with other hosts, which it asks for ten times a second, and fills groups.
+/// The same with a cluster, whose store it queries ten times a second, and with groups.
 const MOST_CPU_TOGETHER: f64 = 0.02;
-/// What it may have in memory then, in bytes.
+/// The memory limit then, in bytes.
 const MOST_RESIDENT_TOGETHER: u64 = 40 << 20;
-/// How long the agent may take to be in force.
+/// The timeout until the limits are in effect.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After questions have been answered, before rest begins.
+/// The pause after the queries, before the measurement.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What the agent does beside limits on packets and on requests.
+/// The agent's work besides limits on packets and on requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     /// Nothing.
     Nothing,
-    /// Both limits are a cluster's, whose store is on loopback, and a group is kept filled.
+    /// Both limits are shared through a store on loopback, and there is a group.
     ClusterAndGroups,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// In bytes, pages that are shared with the kernel's maps included.
+    /// Resident bytes, including pages shared with the kernel's maps.
     pub resident: u64,
-    /// Of one CPU.
+    /// The share of one CPU.
     pub cpu: f64,
 }
 
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Runs an agent with everything that has a timer of its own, asks it all that reads the table, and leaves it alone.
+/// Runs an agent with all its timers, sends every query that reads the table, and then leaves it idle.
 pub fn measure(agent: &Path, time: Duration, beside: Beside) -> Result<Figures> {
     ensure!(nix::unistd::geteuid().is_root(), "measuring the agent takes root, for namespaces and BPF");
     mount_bpffs();
@@ -97,7 +97,7 @@ pub fn measure(agent: &Path, time: Duration, beside: Beside) -> Result<Figures> 
         if let Some(status) = running.0.try_wait().context("waiting for the agent")? {
             bail!("the agent ended with {status}");
         }
-        ensure!(Instant::now() < deadline, "the agent was not in force within {} s", PATIENCE.as_secs());
+        ensure!(Instant::now() < deadline, "the agent's limits were not in effect within {} s", PATIENCE.as_secs());
         thread::sleep(Duration::from_millis(50));
     }
     for verb in [&["limits"][..], &["top", "--once"], &["status"], &["groups"]] {
@@ -146,7 +146,7 @@ impl Place {
         self.folder.path().join("store.sock")
     }
 
-    /// A store of the agent's own, on a socket, which namespaces do not hide.
+    /// A store on a Unix socket, which network namespaces do not hide.
     fn store(&self) -> Result<Running> {
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(self.socket());
@@ -180,7 +180,7 @@ impl Place {
         );
         fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
         let mut command = Command::new("nsenter");
-        // nsenter becomes the agent: it is the agent's own process that is measured.
+        // nsenter executes the agent, so that the measured process is the agent's.
         command.arg(format!("--net=/run/netns/{}", self.name)).arg(agent).arg("--config").arg(&config);
         let child = command.stderr(Stdio::null()).spawn().context("starting the agent")?;
         Ok(Running(child))
@@ -189,13 +189,13 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What stays is found by `cargo xtask cleanup`.
+        // `cargo xtask cleanup` finds what remains.
         let _ = fs::remove_dir_all(self.pins());
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }
 
-/// An agent, ended when dropped.
+/// An agent, stopped when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -208,20 +208,20 @@ impl Drop for Running {
     }
 }
 
-/// What a process has used of all CPUs.
+/// The CPU time of a process in seconds.
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    // The name stands in parentheses and may have anything in it; user and system time are the 12th and 13th after it.
+    // The name in parentheses may contain anything; user and system time are the 12th and 13th field after it.
     let fields: Vec<&str> =
         text.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
     let ticks = |nth: usize| fields.get(nth).and_then(|field| field.parse::<u64>().ok());
     let ticks = ticks(11).zip(ticks(12)).map(|(user, system)| user + system);
-    // The kernel tells in hundredths of a second on every architecture that it shows to programs.
+    // The kernel reports hundredths of a second on every architecture.
     Ok(ticks.with_context(|| format!("reading {path}: {text}"))? as f64 / 100.0)
 }
 
-/// What a process has in memory, in bytes.
+/// The resident memory of a process, in bytes.
 fn resident(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;

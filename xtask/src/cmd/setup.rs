@@ -1,4 +1,4 @@
-//! `setup`: finds or provides what Weir is built and tested with.
+//! `setup`: finds or installs the tools for building and testing Weir.
 
 use anyhow::Result;
 
@@ -15,7 +15,7 @@ pub struct Arguments {
     group: Group,
 }
 
-/// Says each find and each action in one line.
+/// Prints each tool and each action in one line.
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure(arguments.group, Detail::Full)?;
     DENY.ensure(Detail::Full)?;
@@ -23,7 +23,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Sees that everything of a group is there.
+/// Ensures that all tools of a group are available.
 pub fn ensure(group: Group, detail: Detail) -> Result<Toolchain> {
     let mut apt = Apt::default();
     tools::ensure(group, detail, &mut apt)?;

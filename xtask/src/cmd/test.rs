@@ -1,4 +1,4 @@
-//! `test`: builds everything and runs every test that can run on this machine.
+//! `test`: builds everything and runs all tests that can run on this machine.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,41 +10,110 @@ use anyhow::{Context as _, Result, bail};
 use super::build::{self, Profile};
 use super::setup;
 use crate::cleanup;
+use crate::suite::{self, Job, TestProgram};
 use crate::tally::{Tally, forward};
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
 
+/// All packages that are built for this machine. Verbs share a build only if they select the same packages: another
+/// selection enables other features of dependencies.
+pub const EVERY_PACKAGE: [&str; 3] = ["--workspace", "--exclude", "ebpf"];
 const BPFFS: &str = "/sys/fs/bpf";
+
+/// The programs that take longest, which begin first; then cargo's order.
+const LONGEST: [&str; 8] = ["end_to_end", "cluster", "groups", "kernel", "suggest", "clients", "waiting", "redis"];
+/// Most of its tests wait for packets and clocks, so that more of them run at a time than there are CPUs.
+const WAITING: &str = "end_to_end";
+const WAITING_THREADS: &str = "4";
+/// Some of its tests measure what the machine does: they have it to themselves.
+const MEASURING: &str = "groups";
+/// Which of these tests a program runs: `only` those that measure, or `none` of them.
+const MEASURING_VARIABLE: &str = "WEIR_MEASURING";
 
 /// Set up, build, and run every test.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Passed on to `cargo test`.
+    /// Test the agent of a trace build: see `cargo xtask build --trace`.
+    #[arg(long)]
+    trace: bool,
+    /// How many test programs run at a time. On a machine that others use, 1 disturbs no test that measures time.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    programs: u8,
+    /// Passed on to `cargo test`, which then runs one program after the other. Without, programs run at the same time.
     #[arg(last = true)]
     cargo: Vec<OsString>,
 }
 
-/// Runs the tests, and leaves nothing of theirs behind whatever their outcome.
+/// Runs the tests, and removes their leftovers whatever the result.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Test, Detail::Changes)?;
-    let built = build::all(&workspace, &toolchain, Profile::Release)?;
+    let trace_agent =
+        if arguments.trace { Some(build::trace(&workspace, &toolchain, Profile::Debug)?.agent) } else { None };
+    let trace_object = build::trace_object(&workspace, &toolchain)?;
+    let object = build::objects(&workspace, &toolchain)?;
     mount_bpffs();
     clean();
 
-    let mut tests = workspace.cargo();
-    tests.args(["test", "--locked", "--no-fail-fast"]);
-    if !selects_packages(&arguments.cargo) {
-        tests.args(["--workspace", "--exclude", "ebpf"]);
-    }
-    tests.args(&arguments.cargo);
-    tests.env("WEIR_AGENT", &built.agent).env("WEIR_EBPF_OBJECT", &built.object);
-    let outcome = run_tests(&mut tests);
+    // Cargo builds a package's programs with its tests.
+    let agent = trace_agent.unwrap_or_else(|| workspace.agent("debug"));
+    let with_paths = |command: &mut Command| {
+        command.env("WEIR_AGENT", &agent).env("WEIR_EBPF_OBJECT", &object).env("WEIR_TRACE_OBJECT", &trace_object);
+    };
+    let outcome = if arguments.cargo.is_empty() {
+        run_all(&workspace, arguments.programs.into(), &with_paths)
+    } else {
+        let mut tests = workspace.cargo();
+        tests.args(["test", "--locked", "--no-fail-fast"]);
+        if !selects_packages(&arguments.cargo) {
+            tests.args(EVERY_PACKAGE);
+        }
+        tests.args(&arguments.cargo);
+        with_paths(&mut tests);
+        run_tests(&mut tests).map(drop)
+    };
     clean();
-    outcome.map(drop)
+    outcome
 }
 
-/// Whether arguments for `cargo test` already say whose tests to run.
+/// Builds every test, then runs the programs at the same time.
+fn run_all(workspace: &Workspace, lanes: usize, with_paths: &dyn Fn(&mut Command)) -> Result<()> {
+    let mut build = workspace.cargo();
+    build.args(["test", "--locked"]).args(EVERY_PACKAGE);
+    with_paths(&mut build);
+    let mut programs = suite::build(&mut build)?;
+    programs.sort_by_key(|program| LONGEST.iter().position(|name| program.target == *name).unwrap_or(LONGEST.len()));
+    let mut jobs: Vec<Job> = programs.iter().flat_map(|program| jobs(workspace, program, lanes)).collect();
+    let mut examples = workspace.cargo();
+    examples.args(["test", "--doc", "--locked", "--no-fail-fast"]).args(EVERY_PACKAGE);
+    jobs.push(Job { name: "examples in comments".to_owned(), command: examples, is_alone: false });
+    jobs.iter_mut().for_each(|job| with_paths(&mut job.command));
+    suite::run(jobs, lanes, &workspace.target.join("test-output"), &mut io::stdout().lock()).map(drop)
+}
+
+/// Runs a program as cargo does.
+fn jobs(workspace: &Workspace, program: &TestProgram, lanes: usize) -> Vec<Job> {
+    let name = program.source.strip_prefix(&workspace.root).unwrap_or(&program.source).display().to_string();
+    let job = |name: String, is_alone: bool| {
+        let mut command = Command::new(&program.path);
+        command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+        Job { name, command, is_alone }
+    };
+    let is = |target: &str| program.is_integration && program.target == target;
+    if is(MEASURING) {
+        let (mut others, mut alone) = (job(name.clone(), false), job(format!("{name}, measuring"), true));
+        others.command.env(MEASURING_VARIABLE, "none");
+        alone.command.env(MEASURING_VARIABLE, "only");
+        return vec![others, alone];
+    }
+    let mut whole = job(name, false);
+    if is(WAITING) && lanes > 1 {
+        whole.command.args(["--test-threads", WAITING_THREADS]);
+    }
+    vec![whole]
+}
+
+/// Whether the arguments for `cargo test` select packages.
 fn selects_packages(arguments: &[OsString]) -> bool {
     let of_cargo = arguments.iter().take_while(|argument| *argument != "--");
     let long = ["--package", "--workspace", "--all"];
@@ -53,7 +122,7 @@ fn selects_packages(arguments: &[OsString]) -> bool {
         .any(|argument| argument.starts_with("-p") || long.iter().any(|name| argument.split('=').next() == Some(name)))
 }
 
-/// Programs and maps are pinned there. Tests that need it say so when it is missing.
+/// Programs and maps are pinned there. Tests that need it report when it is missing.
 pub fn mount_bpffs() {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     if mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPFFS)) {
@@ -67,7 +136,7 @@ pub fn mount_bpffs() {
     }
 }
 
-/// What remains is told, but says nothing of the tests.
+/// Failures are printed, but do not fail the tests.
 fn clean() {
     match cleanup::run() {
         Ok(removed) => removed.iter().for_each(|removed| eprintln!("removed a test's leftover: {removed}")),
@@ -75,7 +144,7 @@ fn clean() {
     }
 }
 
-/// Runs `cargo test`, passes on what it prints, and adds up what its programs say.
+/// Runs `cargo test`, forwards its output, and adds up the results.
 pub fn run_tests(tests: &mut Command) -> Result<Tally> {
     let mut child = tests.stdout(Stdio::piped()).spawn().context("starting `cargo test`")?;
     let output = child.stdout.take().context("reading what `cargo test` prints")?;

@@ -1,20 +1,21 @@
-//! The code of an eBPF object: its functions and what they call.
+//! Reads an eBPF object: its functions and their calls.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result};
-use object::read::elf::ElfSection64;
+use object::read::elf::{ElfFile64, ElfSection64};
 use object::{
     LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, SectionIndex, SectionKind,
     SymbolIndex, SymbolKind,
 };
 
-use super::File;
+/// An object for a 64-bit little-endian machine, as BPF's are here.
+pub type File<'data> = ElfFile64<'data, LittleEndian>;
 
 /// Bytes of an instruction; one that loads 64 bits takes two.
 pub const INSTRUCTION: usize = 8;
 
-/// A function and where it lies.
+/// A function and its location.
 pub struct Placed {
     pub name: String,
     pub section: String,
@@ -30,11 +31,11 @@ pub struct Call {
     pub to: String,
 }
 
-/// The functions of an object and what they call.
+/// The functions of an object and their calls.
 pub struct Code {
     pub functions: Vec<Placed>,
     pub calls: BTreeSet<Call>,
-    /// Functions with an endless loop of a single jump, which is what a panic handler becomes when it is inlined.
+    /// Functions with an endless loop of a single jump: an inlined panic handler.
     pub stuck: BTreeSet<String>,
     /// Every name in the symbol table.
     pub symbols: BTreeSet<String>,
@@ -105,7 +106,7 @@ impl Code {
     fn called_by_symbol(&self, file: &File, symbol: SymbolIndex, call: Instruction) -> Result<String> {
         let symbol = file.symbol_by_index(symbol).context("finding the symbol that a call refers to")?;
         match symbol.section_index() {
-            // A function that is not exported is called as a place in its section.
+            // A function that is not exported is called by its offset in the section.
             Some(section) if symbol.kind() == SymbolKind::Section => Ok(self.function_at(section, call.call_target(0))),
             _ => Ok(readable(symbol.name().context("reading the name of a function that is called")?)),
         }
@@ -135,7 +136,7 @@ impl Instruction {
         Some(Self { opcode, source: registers >> 4, offset, immediate: i32::from_le_bytes(immediate) })
     }
 
-    /// A load of 64 bits, whose upper half follows in the place of an instruction.
+    /// A load of 64 bits, whose upper half occupies a second instruction.
     fn is_wide(self) -> bool {
         self.opcode == 0x18
     }
@@ -150,7 +151,7 @@ impl Instruction {
         (self.opcode == 0x05 && self.offset == -1) || (self.opcode == 0x06 && self.immediate == -1)
     }
 
-    /// Where a call at `place` goes, in bytes.
+    /// The target of a call at `place`, in bytes.
     fn call_target(self, place: u64) -> u64 {
         place.wrapping_add_signed((i64::from(self.immediate) + 1) * INSTRUCTION as i64)
     }

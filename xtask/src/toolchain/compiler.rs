@@ -11,23 +11,23 @@ use crate::apt::Apt;
 use crate::process;
 use crate::workspace::host_cargo;
 
-/// Since this release (1.N) the atomic intrinsics have the form that `ebpf/src/atomics.rs` uses.
+/// The first release (1.N) whose atomic intrinsics have the form that `ebpf/src/atomics.rs` uses.
 const EARLIEST_MINOR: u32 = 91;
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_PACKAGES: [&str; 2] = ["rustc-web", "rust-web-src"];
 
-/// A rustc that has the source of its standard library.
+/// A rustc with the source of its standard library.
 pub struct Compiler {
     pub rustc: PathBuf,
-    /// The cargo to call it with.
+    /// Its cargo.
     pub cargo: PathBuf,
-    /// Major version of the LLVM that it was built with.
+    /// Major version of its LLVM.
     pub llvm: u32,
     release: String,
 }
 
 impl Compiler {
-    /// Every compiler of this machine that will do, the preferred first: nightlies of rustup, Debian's, rustup's others.
+    /// All suitable compilers of this machine, in order of preference: nightlies of rustup, Debian's, rustup's others.
     pub fn installed() -> Vec<Self> {
         let (nightlies, others): (Vec<_>, Vec<_>) = rustup_toolchains().into_iter().partition(|path| is_nightly(path));
         let from_rustup = |toolchains: Vec<PathBuf>| {
@@ -45,7 +45,7 @@ impl Compiler {
         Self::of_debian().context("the packages were installed, yet they will not do")
     }
 
-    /// Adds its source to a nightly of rustup, which needs the internet.
+    /// Adds the source to a nightly of rustup, which needs internet access.
     pub fn provide_from_rustup() -> Result<Self> {
         let rustup = process::find("rustup").context("there is no rustup here")?;
         let toolchain = rustup_toolchains()
@@ -63,12 +63,12 @@ impl Compiler {
         self.rustc == Path::new(DEBIAN_RUSTC)
     }
 
-    /// The program of this name that belongs to it, if it is installed.
+    /// Its program with this name, if installed.
     pub fn companion(&self, program: &str) -> Option<PathBuf> {
         Some(self.rustc.with_file_name(program)).filter(|path| process::is_executable(path))
     }
 
-    /// Name, versions and place.
+    /// Name, versions and path.
     pub fn description(&self) -> String {
         format!("rustc {} (LLVM {}) at {}, with its source", self.release, self.llvm, self.rustc.display())
     }
@@ -115,7 +115,7 @@ fn is_nightly(toolchain: &Path) -> bool {
     toolchain.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nightly"))
 }
 
-/// Release and LLVM's major version from what `rustc -vV` prints.
+/// The release and LLVM's major version in the output of `rustc -vV`.
 fn versions(said: &str) -> Option<(String, u32)> {
     let field = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let llvm = field("LLVM version:")?.split('.').next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! bpf-linker: found in PATH or in the user's cache folder, or built into the latter.
+//! bpf-linker: found in PATH or in the user's cache folder, or built there.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,9 +9,9 @@ use crate::apt::{self, Apt};
 use crate::process;
 use crate::workspace::{self, host_cargo};
 
-/// What is built where there is none.
+/// The version that is built if there is none.
 const VERSION: &str = "0.13.0";
-/// The LLVM versions for which that one has a feature.
+/// The LLVM versions for which that version has a feature.
 const BUILDS_WITH: std::ops::RangeInclusive<u32> = 21..=23;
 
 /// A bpf-linker.
@@ -22,7 +22,7 @@ pub struct Linker {
 }
 
 impl Linker {
-    /// The first linker that reads what a compiler with this LLVM writes: one in PATH, else one built by [`provide`].
+    /// The first linker that reads the output of a compiler with this LLVM: one in PATH, else one built by [`provide`].
     ///
     /// [`provide`]: Self::provide
     pub fn find(llvm: u32) -> Option<Self> {
@@ -32,7 +32,7 @@ impl Linker {
         candidates.filter_map(|path| Self::examine(path).ok()).find(|linker| linker.llvm >= llvm)
     }
 
-    /// Builds one against this LLVM, which is installed where it is missing.
+    /// Builds one against this LLVM, which is installed if it is missing.
     pub fn provide(llvm: u32, apt: &mut Apt) -> Result<Self> {
         if !BUILDS_WITH.contains(&llvm) {
             bail!(
@@ -66,13 +66,13 @@ impl Linker {
         Ok(linker)
     }
 
-    /// Name, version and place.
+    /// Name, version and path.
     pub fn description(&self) -> String {
         format!("bpf-linker (LLVM {}) at {}", self.llvm, self.path.display())
     }
 
     fn examine(path: PathBuf) -> Result<Self> {
-        // It tells its own version only; LLVM tells LLVM's, and ends the program before any input is read.
+        // Its `--version` lacks LLVM's; this option of LLVM prints that, and exits before any input is read.
         let mut ask = Command::new(&path);
         let said = process::capture(ask.args(["--llvm-args=--version", "--output=/dev/null", "/dev/null"]))?;
         let llvm = llvm_version(&said)
@@ -89,7 +89,7 @@ fn binary(folder: &Path) -> PathBuf {
     folder.join("bin").join("bpf-linker")
 }
 
-/// Where this LLVM's libraries are, with what is needed to link to them.
+/// The prefix of this LLVM's libraries, installed with the linking requirements.
 fn llvm_prefix(llvm: u32, apt: &mut Apt) -> Result<PathBuf> {
     if let Some(prefix) = installed_llvm(llvm) {
         return Ok(prefix);
@@ -116,7 +116,7 @@ fn installed_llvm(llvm: u32) -> Option<PathBuf> {
     (major(&version) == Some(llvm) && prefix.join("lib/libLLVM.so").exists()).then_some(prefix)
 }
 
-/// The major version from "LLVM version 22.1.8", in whatever stands around it.
+/// The major version in a text with "LLVM version 22.1.8".
 fn llvm_version(said: &str) -> Option<u32> {
     major(said.split_once("LLVM version ")?.1)
 }

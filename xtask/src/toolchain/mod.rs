@@ -1,126 +1,13 @@
-//! What turns the `ebpf` crate into an eBPF object: a rustc with the source of `core`, and a bpf-linker whose LLVM reads
-//! what that rustc writes.
+//! The toolchain for the `ebpf` crate: a rustc with the source of `core`, and a bpf-linker whose LLVM reads that
+//! rustc's output.
 //!
-//! Two ways lead there, and the first that is complete is taken. The usual one: a toolchain of rustup with the component
-//! `rust-src`, and bpf-linker in PATH. Debian's: the packages rustc-web, rust-web-src and llvm-N-dev, and a bpf-linker
-//! built against that LLVM in the user's cache folder.
+//! The first complete one of two is used. The usual one: a toolchain of rustup with the component `rust-src`, and
+//! bpf-linker in PATH. Debian's: the packages rustc-web, rust-web-src and llvm-N-dev, and a bpf-linker built against
+//! that LLVM in the user's cache folder.
 
 mod compiler;
 mod linker;
-
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Error, Result, bail};
-
-use crate::apt::Apt;
-use crate::tools::Detail;
-use crate::workspace::Workspace;
+mod pair;
 
 pub use compiler::Compiler;
-use linker::Linker;
-
-/// The target of the kernel programs.
-pub const TARGET: &str = "bpfel-unknown-none";
-
-/// A compiler and a linker that fit each other.
-pub struct Toolchain {
-    pub compiler: Compiler,
-    pub linker: Linker,
-}
-
-impl Toolchain {
-    /// Finds a toolchain, or provides one as far as this user may.
-    pub fn ensure(detail: Detail, apt: &mut Apt) -> Result<Self> {
-        let found = Self::complete(Compiler::installed());
-        let toolchain = match found {
-            Ok(toolchain) => toolchain,
-            Err(incomplete) => Self::provide(incomplete, apt)?,
-        };
-        if detail == Detail::Full {
-            println!("found      {}", toolchain.compiler.description());
-            println!("found      {}", toolchain.linker.description());
-        }
-        Ok(toolchain)
-    }
-
-    /// The first of the compilers for which there is a linker, or the compilers without one.
-    fn complete(mut compilers: Vec<Compiler>) -> Result<Self, Vec<Compiler>> {
-        let fitting = compilers.iter().enumerate().find_map(|(index, compiler)| {
-            let linker = Linker::find(compiler.llvm)?;
-            Some((index, linker))
-        });
-        match fitting {
-            Some((index, linker)) => Ok(Self { compiler: compilers.swap_remove(index), linker }),
-            None => Err(compilers),
-        }
-    }
-
-    fn provide(incomplete: Vec<Compiler>, apt: &mut Apt) -> Result<Self> {
-        let mut failures = Vec::new();
-        let has_debian = incomplete.iter().any(Compiler::is_debian);
-        for compiler in incomplete {
-            match Linker::provide(compiler.llvm, apt) {
-                Ok(linker) => return Ok(Self { compiler, linker }),
-                Err(error) => failures.push(error.context(compiler.description())),
-            }
-        }
-        if !has_debian {
-            match Self::provide_with(Compiler::provide_from_debian, apt) {
-                Ok(toolchain) => return Ok(toolchain),
-                Err(error) => failures.push(error.context("Debian's rustc")),
-            }
-        }
-        match Self::provide_with(|_| Compiler::provide_from_rustup(), apt) {
-            Ok(toolchain) => return Ok(toolchain),
-            Err(error) => failures.push(error.context("rustup's nightly")),
-        }
-        bail!(explain(&failures));
-    }
-
-    fn provide_with(provide: impl FnOnce(&mut Apt) -> Result<Compiler>, apt: &mut Apt) -> Result<Self> {
-        let compiler = provide(apt)?;
-        let linker = match Linker::find(compiler.llvm) {
-            Some(linker) => linker,
-            None => Linker::provide(compiler.llvm, apt)?,
-        };
-        Ok(Self { compiler, linker })
-    }
-
-    /// A cargo command with this toolchain and the flags of the kernel programs. `program` is the compiler's cargo or a
-    /// program that calls it.
-    pub fn command(&self, program: &Path, workspace: &Workspace) -> Command {
-        // As aya-build does, which cannot be used since it chooses the toolchain itself.
-        let flags = [
-            format!("--cfg=bpf_target_arch=\"{}\"", std::env::consts::ARCH),
-            "-Cdebuginfo=2".to_owned(),
-            "-Ctarget-cpu=v3".to_owned(),
-            "-Clink-arg=--btf".to_owned(),
-            format!("-Clinker={}", self.linker.path.display()),
-        ];
-        let mut command = Command::new(program);
-        command
-            .current_dir(&workspace.root)
-            .env("CARGO", &self.compiler.cargo)
-            .env("RUSTC", &self.compiler.rustc)
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-            .env("CARGO_TARGET_DIR", workspace.target.join("ebpf"));
-        command
-    }
-}
-
-fn explain(failures: &[Error]) -> String {
-    let mut text = "no toolchain for the kernel programs was found, and none could be provided".to_owned();
-    for failure in failures {
-        text.push_str(&format!("\n- {failure:#}"));
-    }
-    text.push_str(
-        "\nwhat would help, one of\n\
-         - with rustup: rustup toolchain install nightly --component rust-src, and bpf-linker in PATH (cargo install \
-         cargo-binstall && cargo binstall bpf-linker)\n\
-         - on Debian 12: sudo apt-get update && sudo apt-get install -y --no-install-recommends rustc-web rust-web-src \
-         llvm-N-dev, where N is the LLVM version that `/usr/bin/rustc -vV` tells, then cargo xtask setup again",
-    );
-    text
-}
+pub use pair::{TARGET, Toolchain};

@@ -1,4 +1,4 @@
-//! What is in a guest: an initramfs with BusyBox, the programs that tests call, the kernel's modules, and a test.
+//! The contents of a guest: an initramfs with BusyBox, the programs that tests call, kernel modules, and a test.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,20 +9,21 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::kernel::{Kernel, tool};
+use super::kernel::Kernel;
 use super::modules::FOR_TESTS;
+use super::tool::tool;
 
 const INIT: &[u8] = include_bytes!("init.sh");
 const INIT_WITH_ROOT_DISK: &[u8] = include_bytes!("systemd/init.sh");
-/// Programs of this machine that go in beside BusyBox, under /usr/sbin, where they come before its own of that name.
+/// Programs of this machine in addition to BusyBox, in /usr/sbin, where they precede BusyBox's own.
 const PROGRAMS: [&str; 3] = ["ip", "tc", "nsenter"];
 const FOLDERS: [&str; 9] = ["bin", "dev", "etc", "modules", "proc", "root", "run", "sys", "tmp"];
 const USERS: &[u8] = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
 const GROUPS: &[u8] = b"root:x:0:\nnogroup:x:65534:\n";
 
-/// What a guest runs.
+/// The program that a guest runs.
 pub struct Program {
-    /// The binary, whose shared libraries are taken along.
+    /// The binary, which is copied with its shared libraries.
     pub path: PathBuf,
     pub arguments: Vec<OsString>,
 }
@@ -40,14 +41,14 @@ enum Node {
 }
 
 impl Guest {
-    /// A guest that runs `program` with the agent at hand. Says which modules the kernel lacks.
+    /// A guest that runs `program` and contains the agent. Prints the modules that the kernel lacks.
     pub fn new(kernel: &Kernel, program: &Program, agent: &Path) -> Result<Self> {
         let mut guest = Self::default();
         for folder in FOLDERS {
             guest.nodes.insert(folder.into(), Node::Folder);
         }
         guest.add_program(&tool("busybox")?, "bin/busybox")?;
-        // BusyBox's own shell calls its own ip and tc, whatever lies in PATH.
+        // BusyBox's shell calls its own ip and tc, whatever is in PATH.
         guest.add_program(&tool("dash")?, "bin/dash")?;
         guest.add("bin/sh", Node::Link("dash".into()));
         for name in PROGRAMS {
@@ -69,7 +70,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// The initramfs of a guest with a root file system of its own on /dev/vda, where it starts /sbin/init.
+    /// The initramfs of a guest with its own root file system on /dev/vda, where it starts /sbin/init.
     pub fn with_root_disk(kernel: &Kernel) -> Result<Self> {
         let mut guest = Self::default();
         for folder in ["bin", "dev", "modules", "proc", "root"] {
@@ -90,8 +91,8 @@ impl Guest {
         Ok(missing)
     }
 
-    /// Writes it as the kernel takes it: a cpio archive. It is not compressed, since unpacking costs an emulated
-    /// machine more than reading.
+    /// Writes the initramfs as an uncompressed cpio archive, since unpacking takes an emulated machine longer than
+    /// reading.
     pub fn write(&self, mut to: impl Write) -> Result<()> {
         for (number, (path, node)) in (1..).zip(&self.nodes) {
             let (mode, bytes): (u32, &[u8]) = match node {
@@ -117,7 +118,7 @@ impl Guest {
         self.nodes.insert(path.to_owned(), node);
     }
 
-    /// Adds a program and the libraries it is linked to, these where the loader looks for them.
+    /// Adds a program and its libraries, where the loader looks for them.
     fn add_program(&mut self, program: &Path, place: &str) -> Result<()> {
         for library in libraries(program)? {
             self.add_file(&library, &library.to_string_lossy()[1..])?;
@@ -134,7 +135,7 @@ impl Guest {
     }
 }
 
-/// What the guest's shell reads before it runs the test.
+/// The file that the guest's shell reads before it runs the test.
 pub fn environment(variables: &str, arguments: &[OsString]) -> Result<String> {
     let mut text = format!("export {variables}\nset --");
     for argument in arguments {
@@ -155,7 +156,7 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(library_paths(&said))
 }
 
-/// The paths in what ldd prints, as in `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)`.
+/// The paths in the output of ldd, such as `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)`.
 fn library_paths(said: &str) -> Vec<PathBuf> {
     let words = said.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
     words.filter(|word| !word.ends_with(':')).map(PathBuf::from).collect()

@@ -1,37 +1,36 @@
 //! Kernels: Debian's cloud packages, unpacked into the user's cache folder and never installed.
 
 use std::fs;
-use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::debian::Suite;
 use super::modules::Modules;
+use super::tool::{decompress, tool};
+use crate::debian::Suite;
 use crate::process;
 use crate::workspace;
 
-/// How the names of the kernels' packages end.
+/// The suffix of the kernels' package names.
 const FLAVOUR: &str = "-cloud-amd64";
 
-/// A kernel release and where Debian has it.
+/// A kernel release and its Debian suites.
 pub struct Release {
-    /// As in 6.12.
+    /// Such as 6.12.
     pub version: &'static str,
-    /// Suites, looked through in this order: what is new in one moves to another, or is gone one day.
+    /// The suites, in search order: packages move between suites and disappear.
     suites: &'static [&'static str],
-    /// Whether tests run in it unless others are asked for.
+    /// Whether tests use it by default.
     pub is_default: bool,
-    /// How its CPUs are emulated, as QEMU calls it: each by a thread of its own (`multi`), or all in turns (`single`).
+    /// The emulation of its CPUs, by QEMU's name: a thread for each (`multi`), or one for all (`single`).
     threads: &'static str,
 }
 
-/// What Weir is tested on: the oldest is older than it serves, and has to be refused in plain words.
+/// The tested kernels: the oldest is older than supported, and must be refused with a clear error.
 ///
-/// From 6.12 on, the kernel patches its own code whenever an XDP program is attached, and a CPU that runs that code at the
-/// same instant has died of a breakpoint that was gone already ("Oops: int3"); where CPUs take turns there is no such
-/// instant.
+/// From 6.12 on, the kernel patches its code when an XDP program is attached. A CPU that executes that code at the same
+/// instant may fail on a breakpoint that was just removed ("Oops: int3"); if CPUs take turns, that cannot happen.
 pub const RELEASES: [Release; 5] = [
     Release { version: "5.10", suites: &["bullseye-security"], is_default: false, threads: "multi" },
     Release { version: "6.1", suites: &["bookworm-security", "bookworm"], is_default: true, threads: "multi" },
@@ -45,15 +44,15 @@ pub const RELEASES: [Release; 5] = [
     Release { version: "7.2", suites: &["sid", "trixie-backports"], is_default: false, threads: "single" },
 ];
 
-/// A kernel that can be booted.
+/// A bootable kernel.
 pub struct Kernel {
-    /// As `uname -r` tells it there.
+    /// The output of `uname -r` in it.
     pub name: String,
-    /// The uncompressed kernel: in an emulated machine it is up sooner than one that unpacks itself.
+    /// The uncompressed kernel, which boots faster in an emulated machine.
     pub image: PathBuf,
-    /// What can be loaded into it.
+    /// Its loadable modules.
     pub modules: Modules,
-    /// How QEMU emulates its CPUs.
+    /// The emulation of its CPUs.
     pub threads: &'static str,
 }
 
@@ -66,14 +65,14 @@ impl Release {
         })
     }
 
-    /// Finds the kernel in the cache, or fetches it.
+    /// Finds the kernel in the cache, or downloads it.
     pub fn provide(&self) -> Result<Kernel> {
         let cache = workspace::cache("kernels")?;
         let place = cache.join(self.version);
         if !place.exists() {
             let part = cache.join(format!("{}.part{}", self.version, std::process::id()));
             let fetched = self.fetch(&part);
-            // Another run may have put it there in the meantime; either one will do.
+            // Another run may have created it meanwhile; either one is fine.
             let placed = fetched.and_then(|()| match fs::rename(&part, &place) {
                 Err(_) if place.exists() => Ok(()),
                 renamed => renamed.with_context(|| format!("renaming {} to {}", part.display(), place.display())),
@@ -119,24 +118,6 @@ impl Kernel {
     }
 }
 
-/// A program of the system, which `tools` saw to.
-pub fn tool(name: &str) -> Result<PathBuf> {
-    process::find(name).with_context(|| format!("{name} is not in PATH"))
-}
-
-/// Runs a decompressor over bytes. One that complains of what follows the compressed stream has still done its work.
-pub fn decompress(program: &str, bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut input = tempfile::tempfile().context("making a temporary file")?;
-    input.write_all(bytes).and_then(|()| input.rewind()).context("writing a temporary file")?;
-    let mut command = Command::new(tool(program)?);
-    command.args(["--decompress", "--stdout"]).stdin(Stdio::from(input));
-    let output = command.output().with_context(|| format!("starting {program}"))?;
-    if output.stdout.is_empty() {
-        bail!("{program} unpacked nothing: {}", String::from_utf8_lossy(&output.stderr).trim_end());
-    }
-    Ok(output.stdout)
-}
-
 fn name_of(modules: &Path) -> Result<String> {
     let name = modules.file_name().and_then(|name| name.to_str());
     Ok(name.with_context(|| format!("{} is named after no kernel", modules.display()))?.to_owned())
@@ -157,7 +138,7 @@ fn compressed_image(root: &Path, modules: &Path) -> Result<PathBuf> {
     found.with_context(|| format!("there is no kernel {name} in {}", root.display()))
 }
 
-/// The ELF file inside a bzImage, or the image itself if only it can unpack what it holds. Its header is described in the
+/// The ELF file inside a bzImage, or the image itself if only the kernel can unpack it. The header is described in the
 /// kernel's Documentation/arch/x86/boot.rst.
 fn uncompressed(image: &[u8]) -> Result<Vec<u8>> {
     let word = |at: usize| -> Result<usize> {
@@ -175,7 +156,7 @@ fn uncompressed(image: &[u8]) -> Result<Vec<u8>> {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] | [0x5d, 0, 0, ..] => "xz",
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
         [0x1f, 0x8b, ..] => "gzip",
-        // LZ4, for which there is no program on most machines: it is quick enough to leave to the kernel.
+        // LZ4, for which most machines have no program: the kernel unpacks it quickly.
         _ => return Ok(image.to_vec()),
     };
     let mut kernel = decompress(program, payload)?;

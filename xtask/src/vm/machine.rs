@@ -1,4 +1,4 @@
-//! QEMU: one machine that runs one guest and ends, with what the guest's program ended with.
+//! QEMU: one machine that runs one guest, and ends with its program's exit status.
 
 use std::env;
 use std::fs::{self, File};
@@ -10,43 +10,44 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::guest::Guest;
-use super::kernel::{Kernel, tool};
+use super::kernel::Kernel;
+use super::tool::tool;
 use crate::tally::{Tally, forward};
 
-/// Bytes of the guest's disk, /dev/vda. It is empty, and takes no room here but what a test writes.
+/// The size of the guest's disk, /dev/vda, in bytes. It is sparse.
 const DISK: u64 = 256 << 20;
-/// `no_timer_check`: an emulated timer that is late once would otherwise end the boot in a panic now and then.
+/// `no_timer_check`: otherwise a late emulated timer sometimes causes a panic at boot.
 const KERNEL_ARGUMENTS: &str = "quiet panic=-1 mitigations=off nowatchdog no_timer_check";
 const ARGUMENTS_WITH_DISKS: &str = "console=ttyS1 random.trust_cpu=on net.ifnames=0 systemd.show_status=true";
 
-/// How the names of machines' temporary folders begin; the number of the process that made them follows.
+/// The prefix of machines' temporary folders; the ID of their process follows.
 const FOLDER: &str = "weir-vm";
 
-/// A machine that is yet to run.
+/// A machine that has not started.
 pub struct Machine {
     folder: tempfile::TempDir,
     image: PathBuf,
     threads: &'static str,
     kernel_arguments: String,
-    /// As the guest's /dev/vda and on.
+    /// The guest's /dev/vda and following.
     disks: Vec<Disk>,
-    /// Where the guest's second serial line ends.
+    /// The file of the guest's second serial line.
     second_line: PathBuf,
-    /// After which it is ended, whatever it does.
+    /// The timeout after which it is ended.
     patience: Duration,
 }
 
-/// A disk of a guest's.
+/// A disk of a guest.
 pub struct Disk {
     pub file: PathBuf,
     pub is_read_only: bool,
 }
 
-/// What a machine ended with.
+/// The result of a machine.
 pub struct Outcome {
     /// The exit status of its program.
     pub status: i32,
-    /// What the closing lines of test programs add up to.
+    /// The sums of the test programs' result lines.
     pub tally: Tally,
     pub time: Duration,
 }
@@ -95,7 +96,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The end of what the guest's console printed, where that is apart from the tests' output.
+    /// The end of the guest's console output, if it is separate from the tests' output.
     pub fn console(&self) -> String {
         let console = fs::read(self.path("console")).unwrap_or_default();
         let console = String::from_utf8_lossy(&console).replace('\r', "");
@@ -103,7 +104,7 @@ impl Machine {
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
-    /// Runs it, and passes on what it prints. An end without an exit status of the guest's is an error.
+    /// Runs it, and forwards its output. Ending without an exit status from the guest is an error.
     pub fn run(&self, to: &mut impl Write) -> Result<Outcome> {
         let start = Instant::now();
         let mut qemu = Qemu::start(&mut self.command()?)?;
@@ -126,11 +127,11 @@ impl Machine {
         Ok(Outcome { status: guest_status(status)?, tally, time })
     }
 
-    /// QEMU, ended by the kernel as soon as this process is gone, however that comes to be.
+    /// QEMU, which the kernel ends together with this process.
     fn command(&self) -> Result<Command> {
         let mut command = Command::new(tool("setpriv")?);
         command.args(["--pdeathsig", "KILL"]).arg(tool("qemu-system-x86_64")?);
-        // Never KVM: it is there on machines where it does not work, and others have none.
+        // Never KVM: it does not work on some machines and is missing on others.
         command.args(["-M", "q35", "-cpu", "max", "-smp", "2", "-m", "2048"]);
         command.arg("-accel").arg(format!("tcg,thread={}", self.threads));
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
@@ -151,7 +152,7 @@ impl Machine {
         self.path("initramfs.cpio")
     }
 
-    /// Where the guest's exit status comes out.
+    /// The file with the guest's exit status.
     fn status(&self) -> PathBuf {
         self.path("status")
     }
@@ -161,14 +162,14 @@ impl Machine {
     }
 }
 
-/// A folder that is removed when dropped, or by a later run.
+/// A folder that is removed on drop, or by a later run.
 pub fn temporary_folder() -> Result<tempfile::TempDir> {
     remove_abandoned(&env::temp_dir());
     let prefix = format!("{FOLDER}{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir().context("making a temporary folder")
 }
 
-/// A running QEMU, ended when dropped.
+/// A running QEMU, ended on drop.
 struct Qemu {
     child: Child,
 }
@@ -181,25 +182,25 @@ impl Qemu {
 
 impl Drop for Qemu {
     fn drop(&mut self) {
-        // After its end these do nothing.
+        // After its end these have no effect.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Removes what was left by runs that were ended before they could.
+/// Removes leftovers of runs that were killed.
 fn remove_abandoned(temporary: &Path) {
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let maker = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split_once('-')?.0.parse::<u32>().ok());
         if maker.is_some_and(|maker| !Path::new("/proc").join(maker.to_string()).exists()) {
-            // Another user's stays where it is.
+            // Another user's folder stays.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// The exit status of the guest's program, from what the guest said at its end. One that says nothing has come to grief.
+/// The exit status in the guest's last output; an error if there is none.
 fn guest_status(said: &str) -> Result<i32> {
     let status = said.strip_suffix('\n').and_then(|line| line.trim_end().parse().ok());
     status.context("the machine ended without the guest telling how: its kernel did not come up, or gave up")
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn folders_of_processes_that_are_gone_are_removed_and_others_left() {
         let temporary = tempfile::tempdir().unwrap();
-        // No process has the first number: they end at 2²².
+        // No process has the first ID: they end at 2²².
         let names = ["weir-vm4194305-a", &format!("weir-vm{}-b", std::process::id()), "weir-vm-c", "other"];
         for name in names {
             fs::create_dir(temporary.path().join(name)).unwrap();

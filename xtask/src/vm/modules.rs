@@ -1,4 +1,4 @@
-//! Which modules a guest loads, and in which order.
+//! The modules of a guest, in loading order.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::kernel::decompress;
+use super::tool::decompress;
 
-/// What the tests need, where a kernel does not have it built in.
+/// The modules that the tests need unless they are built into the kernel.
 pub const FOR_TESTS: [&str; 29] = [
     "virtio_pci",
     "virtio_blk",
@@ -44,14 +44,14 @@ pub const FOR_TESTS: [&str; 29] = [
 /// The modules of a kernel.
 pub struct Modules {
     folder: PathBuf,
-    /// By name: the file, and the files that have to be loaded before it, the first needed last.
+    /// By name: the file, and the files that must be loaded before it, the first needed last.
     known: BTreeMap<String, (String, Vec<String>)>,
-    /// By name: what it asks for without linking to it.
+    /// By name: its soft dependencies.
     soft: BTreeMap<String, Vec<String>>,
     builtin: String,
 }
 
-/// A module, ready to be loaded.
+/// A module to load.
 pub struct Module {
     pub file_name: String,
     pub bytes: Vec<u8>,
@@ -63,7 +63,7 @@ impl Modules {
         &self.folder
     }
 
-    /// Reads what depmod left in the folder of a kernel's modules.
+    /// Reads depmod's files in the folder of a kernel's modules.
     pub fn open(folder: PathBuf) -> Result<Self> {
         let read = |name: &str| {
             let path = folder.join(name);
@@ -75,7 +75,7 @@ impl Modules {
         Ok(Self { folder, known, soft, builtin })
     }
 
-    /// The wanted modules and those they need, in the order of loading; and the names of those this kernel lacks.
+    /// The wanted modules and their dependencies, in loading order; and the names of those this kernel lacks.
     pub fn wanted(&self, names: &[&'static str]) -> Result<(Vec<Module>, Vec<&'static str>)> {
         let mut order = Vec::new();
         let mut missing = Vec::new();
@@ -124,7 +124,7 @@ impl Modules {
     }
 }
 
-/// The name by which a module is known, from the path of its file.
+/// The name of a module, from its file's path.
 fn module_name(path: &str) -> String {
     let file = Path::new(path).file_name().map_or_else(|| path.into(), |name| name.to_string_lossy());
     file.split('.').next().unwrap_or_default().replace('-', "_")

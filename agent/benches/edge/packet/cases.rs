@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use common::packet::build::Frame;
-use weir::datapath::Entry;
+use datapath::Entry;
 
 use super::{Case, Sources, Subject};
 use crate::policies::{

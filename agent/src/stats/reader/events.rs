@@ -1,28 +1,29 @@
-//! From the kernel's records to events that name who and why.
+//! Converts the kernel's event records to events with names.
 
 use common::event::Event as Record;
 use common::rule::KeyKind;
+use config::policy::ProtocolFilter;
+use datapath::Datapath;
+use host::monotonic_nanoseconds;
 
-use super::{Reader, monotonic_nanoseconds};
-use crate::config::policy::{Limit, ProtocolFilter};
-use crate::datapath::Datapath;
-use crate::events::{Event, What, seconds_since_1970};
+use super::Reader;
+use crate::daemon::events::{Event, EventKind, exceeded, seconds_since_1970};
 
 impl Reader<'_> {
-    /// Takes out what the programs in force have told: events, and how many were lost.
+    /// Takes the events of the programs in effect, and the number of lost ones.
     #[must_use]
     pub fn drain_events(&self) -> (Vec<Event>, u64) {
         let (mut events, mut lost) = (Vec::new(), 0);
         for datapath in self.datapaths() {
             events.extend(datapath.events().drain().iter().filter_map(|record| self.event(datapath, record)));
-            // What cannot be counted now is the next time.
+            // If this fails, the next call counts them.
             lost += datapath.events().newly_lost().unwrap_or(0);
         }
         events.sort_by(|a: &Event, b: &Event| a.time.total_cmp(&b.time));
         (events, lost)
     }
 
-    /// `None` if it is not of a rule of this policy.
+    /// `None` if the record is not of a rule of this policy.
     fn event(&self, datapath: &Datapath, record: &Record) -> Option<Event> {
         let row = record.counter.checked_sub(common::counters::BYPASS_ROWS)?;
         let limit = self.config.limits.get(datapath.image().catalogue.get(row as usize)?.limit)?;
@@ -34,17 +35,16 @@ impl Reader<'_> {
             source: Some(self.describe(&record.key, &group.key)),
             limit: Some(limit.name.clone()),
             group: None,
-            verdict: if record.verdict == Record::WOULD_THROTTLE { What::WouldThrottle } else { What::Throttled },
+            verdict: if record.verdict == Record::WOULD_THROTTLE {
+                EventKind::WouldThrottle
+            } else {
+                EventKind::Throttled
+            },
             count: record.count,
-            reason: reason(limit),
+            reason: exceeded(&limit.rates, &limit.unit),
             protocol: (limit.protocol != ProtocolFilter::Any).then(|| limit.protocol.to_string()),
             port: has_port.then_some(record.key.extra as u16),
             direction: Some(limit.direction_name().to_owned()),
         })
     }
-}
-
-fn reason(limit: &Limit) -> String {
-    let burst = if limit.algorithm.has_burst() { format!(", burst {}", limit.burst) } else { String::new() };
-    format!("more than {} {}{burst}", limit.rate_text(), limit.unit)
 }

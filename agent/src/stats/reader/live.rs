@@ -1,39 +1,42 @@
-//! The first few of many sources, with their rates: what is remembered between two looks of whoever watches.
+//! The first of many sources with their rates, from two consecutive samples.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use common::counters::Sighted;
 use common::key::Key;
 use common::packet::Address;
 use common::rule::KeyKind;
+use datapath::LoadError;
+use datapath::compile::PrefixKey;
 
-use super::{Reader, counted};
-use crate::compile::PrefixKey;
-use crate::datapath::LoadError;
-use crate::stats::{MOST_SOURCES, Sort, SourceLoad, TopRow, View, ViewQuery};
+use super::Reader;
+use crate::stats::samples::{self, LimitCounts};
+use crate::stats::{MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 
-/// Two looks are so far apart at least for a rate: several may watch at one time.
+/// The least time between two samples for a rate, since there may be several viewers.
 const APART: Duration = Duration::from_millis(500);
-/// After so long without a look nobody watches.
+/// The time without a query after which there is no viewer.
 const UNWATCHED: Duration = Duration::from_secs(10);
 
-/// What was counted at the last look, and the rates up to it: of the keys the kernel remembers, some 16,000 at the most
-/// and a megabyte in all; nothing while nobody watches.
+/// The counters of the last sample and the rates up to it, for the kernel's sampled keys: at most some 16,000, a
+/// megabyte. Empty without viewers.
 #[derive(Default)]
 pub struct Live(Option<Look>);
 
 struct Look {
     at: Instant,
-    counts: HashMap<Key, Counts>,
-    rates: Option<HashMap<Key, Rates>>,
+    counts: HashMap<Row, Counts>,
+    rates: Option<HashMap<Row, Rates>>,
 }
+
+/// A key and a limit, by its index in the config.
+type Row = (Key, usize);
 
 #[derive(Clone, Copy, Default)]
 struct Counts {
     passed: u64,
-    /// Or would have been.
+    /// Includes packets that would have been refused.
     refused: u64,
 }
 
@@ -45,18 +48,24 @@ struct Rates {
 
 struct Candidate {
     key: Key,
-    sighted: Sighted,
+    all: LimitCounts,
     counts: Counts,
     rates: Rates,
 }
 
+impl Candidate {
+    const fn row(&self) -> Row {
+        (self.key, self.all.limit)
+    }
+}
+
 impl Live {
-    /// Forgets what was counted if nobody has looked lately.
+    /// Removes the sample if there is no viewer.
     pub fn forget_if_unwatched(&mut self) {
         self.0.take_if(|look| look.at.elapsed() >= UNWATCHED);
     }
 
-    /// What is said of sources.
+    /// The sources of a view.
     ///
     /// # Errors
     ///
@@ -69,15 +78,16 @@ impl Live {
     ) -> Result<View, LoadError> {
         self.forget_if_unwatched();
         let sightings = reader.datapaths().next().map(|datapath| datapath.sightings()).transpose()?.unwrap_or_default();
-        let (remembered, table) = (sightings.len() as u64, reader.sources()?);
-        let mut candidates: Vec<Candidate> = sightings
-            .into_iter()
-            .map(|(key, sighted)| {
-                let (passed, refused) = counted(table, &key, &sighted);
-                let counts = Counts { passed, refused: refused + sighted.would_refuse };
-                Candidate { key, sighted, counts, rates: Rates::default() }
-            })
-            .collect();
+        let (sampled, spans) = (samples::by_key(sightings), reader.spans());
+        let remembered = sampled.len() as u64;
+        let mut candidates: Vec<Candidate> = Vec::with_capacity(sampled.len());
+        for (key, samples) in sampled {
+            let limits = reader.counts(&key, &samples, &spans)?.into_iter().filter(LimitCounts::is_known);
+            candidates.extend(limits.map(|all| {
+                let counts = Counts { passed: all.passed, refused: all.refused + all.would_refuse };
+                Candidate { key, all, counts, rates: Rates::default() }
+            }));
+        }
         let has_rates = self.rate(&mut candidates);
         if let Some(within) = within {
             candidates.retain(|candidate| reader.is_within(&candidate.key, &within));
@@ -90,12 +100,13 @@ impl Live {
         }
         candidates.truncate(most);
         candidates.sort_unstable_by(order);
-        let sources = candidates.iter().filter_map(|candidate| reader.load(candidate, has_rates)).collect();
-        let allowed = |limit: &crate::config::policy::Limit| {
-            (limit.name.clone(), limit.rate.count as f64 * 1e9 / limit.rate.per_nanoseconds as f64)
+        let now = reader.now().0;
+        let sources = candidates.iter().filter_map(|candidate| reader.load(candidate, now, has_rates)).collect();
+        let allowed = |limit: &config::policy::Limit| {
+            (limit.name.clone(), limit.rates.rate.count as f64 * 1e9 / limit.rates.rate.per_nanoseconds as f64)
         };
         Ok(View {
-            at_seconds: reader.now().0 as f64 / 1e9,
+            at_seconds: now as f64 / 1e9,
             allowed_per_second: reader.config.limits.iter().map(allowed).collect(),
             sources,
             matching,
@@ -104,21 +115,21 @@ impl Live {
         })
     }
 
-    /// Fills in the rates since the last look but this, and takes note of this one; whether there are any.
+    /// Computes the rates since the last sample and stores the present one; returns whether there are rates.
     fn rate(&mut self, candidates: &mut [Candidate]) -> bool {
         let now = Instant::now();
         let is_new = self.0.as_ref().is_none_or(|look| now.duration_since(look.at) >= APART);
         if is_new {
-            let counts = candidates.iter().map(|candidate| (candidate.key, candidate.counts)).collect();
+            let counts = candidates.iter().map(|candidate| (candidate.row(), candidate.counts)).collect();
             let rates = self.0.take().map(|look| {
                 let seconds = now.duration_since(look.at).as_secs_f64();
                 let of = |candidate: &Candidate| {
-                    // What was not remembered then has come since.
-                    let before = look.counts.get(&candidate.key).copied().unwrap_or_default();
+                    // A missing key has been added since.
+                    let before = look.counts.get(&candidate.row()).copied().unwrap_or_default();
                     let since = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
                     let counts = candidate.counts;
                     (
-                        candidate.key,
+                        candidate.row(),
                         Rates {
                             passed: since(counts.passed, before.passed),
                             refused: since(counts.refused, before.refused),
@@ -131,13 +142,13 @@ impl Live {
         }
         let Some(rates) = self.0.as_ref().and_then(|look| look.rates.as_ref()) else { return false };
         for candidate in candidates {
-            candidate.rates = rates.get(&candidate.key).copied().unwrap_or_default();
+            candidate.rates = rates.get(&candidate.row()).copied().unwrap_or_default();
         }
         true
     }
 }
 
-/// Most first. What is equal in one is told apart by the other, and by its key in the end, so that lines stay in place.
+/// Descending. Equal rows are ordered by the other count, and finally by key, so that lines do not jump.
 fn compare(sort: Sort, a: &Candidate, b: &Candidate) -> Ordering {
     let refused_now = || b.rates.refused.total_cmp(&a.rates.refused);
     let passed_now = || b.rates.passed.total_cmp(&a.rates.passed);
@@ -149,12 +160,12 @@ fn compare(sort: Sort, a: &Candidate, b: &Candidate) -> Ordering {
         Sort::Throttled => refused().then_with(passed),
         Sort::Passed => passed().then_with(refused),
     };
-    let place = |key: &Key| (key.group, key.hi, key.lo, key.extra);
-    order.then_with(|| place(&a.key).cmp(&place(&b.key)))
+    let place = |of: &Candidate| (of.key.group, of.key.hi, of.key.lo, of.key.extra, of.all.limit);
+    order.then_with(|| place(a).cmp(&place(b)))
 }
 
 impl Reader<'_> {
-    /// Whether a key is of addresses in a prefix, or of one around it.
+    /// Whether a key's addresses are in a prefix, or contain it.
     fn is_within(&self, key: &Key, prefix: &PrefixKey) -> bool {
         let Some(group) = self.groups().get(key.group as usize) else { return false };
         if group.key.key >= KeyKind::Class as u8 {
@@ -171,19 +182,9 @@ impl Reader<'_> {
         PrefixKey { address, length: own }.cut(length).address == prefix.cut(length).address
     }
 
-    fn load(&self, candidate: &Candidate, has_rates: bool) -> Option<SourceLoad> {
-        let group = self.groups().get(candidate.key.group as usize)?;
-        let by = self.limit_of(&candidate.key, &candidate.sighted);
-        let limit = by.or_else(|| group.states.first().map(|(limit, _)| *limit))?;
-        let would = candidate.sighted.would_refuse;
+    fn load(&self, candidate: &Candidate, now: u64, has_rates: bool) -> Option<SourceLoad> {
         Some(SourceLoad {
-            row: TopRow {
-                source: self.describe(&candidate.key, &group.key),
-                limit: self.config.limits.get(limit)?.name.clone(),
-                passed_packets: candidate.counts.passed,
-                throttled_packets: candidate.counts.refused - would,
-            },
-            would_throttle_packets: would,
+            row: self.top_row(&candidate.key, &candidate.all, now)?,
             passed_per_second: has_rates.then_some(candidate.rates.passed),
             throttled_per_second: has_rates.then_some(candidate.rates.refused),
         })

@@ -2,8 +2,8 @@ use super::*;
 use crate::time::HORIZON;
 use proptest::prelude::*;
 
-/// The obvious model: a bucket of tokens, refilled by exact fractions. Tokens are counted in units of 1/`per` of a
-/// token, where a tick adds `count` of them.
+/// A simple model: a bucket of tokens, refilled by exact fractions. Tokens are counted in units of 1/`per` of a token;
+/// a tick adds `count` of them.
 struct Model {
     count: u128,
     per: u128,
@@ -49,7 +49,7 @@ fn bursts() -> impl Strategy<Value = u64> {
     prop_oneof![1u64..=10, 1u64..=1_000, 1u64..=10_000_000, Just(1), Just(10_000_000)]
 }
 
-/// Steps of a clock as shares of the emission interval, with stand-stills, long sleeps and jumps back.
+/// Steps of a clock in shares of the emission interval, with standstills, long pauses and jumps back.
 fn steps() -> impl Strategy<Value = Vec<i64>> {
     let step = prop_oneof![
         4 => 0i64..3_000,
@@ -65,7 +65,7 @@ fn bucket(rate: Rate, burst: u64, costs: Costs) -> (TokenBucket, TickScale) {
     (TokenBucket::new(rate, burst, costs, scale), scale)
 }
 
-/// Instants in ticks: starting anywhere, the moment before the clock wraps included.
+/// Instants in ticks with any start, also just before the clock wraps.
 fn instants(start: Ticks, steps: &[i64], emission: u64) -> Vec<Ticks> {
     let mut now = start;
     steps
@@ -86,12 +86,12 @@ fn starts() -> impl Strategy<Value = Ticks> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Costs of 1: every verdict is that of the model whose rate is one unit per emission interval.
+    /// Costs of 1: every verdict equals that of the model whose rate is one unit per emission interval.
     #[test]
     fn every_verdict_is_that_of_exact_arithmetic(rate in rates(), burst in bursts(), start in starts(), steps in steps()) {
         let (bucket, _) = bucket(rate, burst, Costs::Single);
         let mut state = start;
-        // The model reads the same clock without the wrap, and never lets it run backwards.
+        // The model reads the same clock without the wrap, and never backwards.
         let origin = 1u128 << 80;
         let mut model = Model::new(1, u128::from(bucket.emission), burst, origin);
         let mut latest = origin;
@@ -102,14 +102,14 @@ proptest! {
             let expected = model.decide(latest, 1);
             match bucket.decide(state, now, 1) {
                 Decision::Pass(next) => { prop_assert!(expected); state = next; }
-                // A clock that jumped back sees less room than there is until it has caught up; never more.
+                // A clock that jumped back sees less room until it has caught up; never more.
                 Decision::Refuse => prop_assert!(!expected || clock_is_behind),
             }
             if clock_is_behind && expected { return Ok(()); }
         }
     }
 
-    /// At most burst + rate·t by the rate as the operator wrote it, in exact arithmetic, whatever arrives when.
+    /// At most burst + rate·t by the configured rate, in exact arithmetic, for all arrivals.
     #[test]
     fn never_more_than_burst_plus_rate_times_time(rate in rates(), burst in bursts(), start in starts(), steps in steps(), many in 1u64..400) {
         let (bucket, scale) = bucket(rate, burst, Costs::Single);
@@ -124,13 +124,13 @@ proptest! {
                     Decision::Refuse => break,
                 }
             }
-            // passed ≤ burst + count × elapsed / per, all in ticks: multiplied out.
+            // passed ≤ burst + count × elapsed / per, in ticks and multiplied out.
             let per = (u128::from(rate.per_nanoseconds) << scale.left) >> scale.right;
             prop_assert!(passed.saturating_sub(u128::from(burst)) * per <= u128::from(rate.count) * latest as u128);
         }
     }
 
-    /// A source that keeps to its rate is never refused, however long it goes on.
+    /// A source that does not exceed its rate is never refused, however long it sends.
     #[test]
     fn a_conforming_source_is_never_refused(rate in rates(), burst in bursts(), start in starts(), lateness in prop::collection::vec(0u64..1_000, 1..500)) {
         let (bucket, _) = bucket(rate, burst, Costs::Single);
@@ -140,7 +140,7 @@ proptest! {
             state = next;
             now = now.wrapping_add(bucket.emission + late.min(bucket.emission));
         }
-        // The interval kept is the one asked for to one tick.
+        // The interval differs from the exact one by at most one tick.
         let exact = u128::from(rate.per_nanoseconds) << 40;
         let scale = TickScale::for_longest_life(rate.nanoseconds_for(burst));
         let kept = ((u128::from(bucket.emission) << 40) >> scale.left << scale.right) * u128::from(rate.count);
@@ -148,7 +148,7 @@ proptest! {
         prop_assert!(kept >= exact && kept < exact + tick + (u128::from(rate.count) << scale.right));
     }
 
-    /// Refused until exactly the wait time: a tick earlier it is refused, at the wait time it passes.
+    /// Refused until exactly the wait time: refused one tick earlier, passed at the wait time.
     #[test]
     fn refused_until_exactly_the_wait_time(rate in rates(), burst in 1u64..2_000, start in starts(), cost in 1u64..2_000) {
         let (bucket, _) = bucket(rate, burst, Costs::Many);
@@ -161,14 +161,15 @@ proptest! {
         prop_assert!(matches!(bucket.decide(state, start.wrapping_add(wait), cost), Decision::Pass(_)));
     }
 
-    /// Byte costs up to 64 KiB and rates up to 100 Gbit/s: never above the line, and never a tick a packet below it.
+    /// Byte costs up to 64 KiB and rates up to 100 Gbit/s: never above the bound, and below it by at most a tick per
+    /// packet.
     #[test]
     fn byte_costs_are_right_to_a_tick_a_packet(bytes_per_second in 1u64..12_500_000_000, burst in 65_536u64..1 << 32, start in starts(), costs in prop::collection::vec((1u64..=65_536, 0u64..100_000), 1..300)) {
         let (bucket, scale) = bucket(Rate::per_second(bytes_per_second), burst, Costs::Many);
         prop_assume!(scale == TickScale::FINEST);
         let second = 1_000_000_000u128 << scale.left;
         let mut model = Model::new(u128::from(bytes_per_second), second, burst, 0);
-        // The same bucket with one tick a packet to spare, plus what the interval's own rounding takes.
+        // The same bucket with one tick per packet to spare, plus the rounding of the interval.
         let slow_emission = u128::from(bucket.emission);
         let (mut state, mut now, mut elapsed) = (start, start, 0u128);
         for (cost, gap) in costs {
@@ -184,7 +185,7 @@ proptest! {
         }
     }
 
-    /// What `remaining` says is what passes, to the unit.
+    /// Exactly `remaining` units pass.
     #[test]
     fn remaining_passes_and_one_more_does_not(rate in rates(), burst in bursts(), spent in 0u64..10_000_000, start in starts()) {
         let (bucket, _) = bucket(rate, burst, Costs::Many);
@@ -194,7 +195,7 @@ proptest! {
         prop_assert_eq!(bucket.decide(state, start, remaining + 1), Decision::Refuse);
     }
 
-    /// Taking a charge back leaves what would be there without it, other charges in between included.
+    /// A refund restores the state without the charge, also with other charges in between.
     #[test]
     fn a_refund_leaves_no_trace(rate in rates(), burst in 3u64..1_000, start in starts(), gap in 0u64..1_000) {
         let (bucket, _) = bucket(rate, burst, Costs::Single);
@@ -206,7 +207,7 @@ proptest! {
         prop_assert_eq!(bucket.refund(both, charged, charged, 1), None);
     }
 
-    /// Any word at all can stand in the map: no panic, and what passes leaves a state within the tolerance.
+    /// Any word may be in the map: no panic, and a passed cost leaves a state within the tolerance.
     #[test]
     fn any_state_is_a_state(rate in rates(), burst in bursts(), state: u64, now: u64, cost: u64) {
         let (bucket, _) = bucket(rate, burst, Costs::Many);
@@ -235,5 +236,45 @@ fn the_extremes_keep_their_rates() {
             passed += 1;
         }
         assert_eq!(passed, burst);
+    }
+}
+
+const NOW: u64 = 1 << 41;
+
+proptest! {
+    /// Charges on both copies of a state add up.
+    #[test]
+    fn charges_on_both_copies_add_up(before in 0u64..100, on_one in 0u64..100, on_other in 0u64..100) {
+        let bucket = TokenBucket::new(Rate::per_second(1_000), 1_000, Costs::Single, TickScale::FINEST);
+        let after = |state: u64, count: u64| state + bucket.charge(1) * count;
+        let then = after(NOW, before);
+        prop_assert_eq!(bucket.merge(after(then, on_one), then, after(then, on_other), NOW), after(then, on_one + on_other));
+    }
+
+    /// What is left of the new burst is the share that was left of the old one, to a unit, on any two scales.
+    #[test]
+    fn a_bucket_keeps_its_share(old_rate in 1u64..100_000, old_burst in 1u64..10_000, new_rate in 1u64..100_000, new_burst in 1u64..10_000, used in 0.0f64..1.0, shift in 0u32..6) {
+        let scales = (TickScale::FINEST, TickScale { left: TickScale::FINEST.left - shift, right: 0 });
+        let old = TokenBucket::new(Rate::per_second(old_rate), old_burst, Costs::Single, scales.0);
+        let new = TokenBucket::new(Rate::per_second(new_rate), new_burst, Costs::Single, scales.1);
+        let now = Instants { from: scales.0.ticks(NOW), to: scales.1.ticks(NOW) };
+        let used = (used * old_burst as f64) as u64;
+        let state = now.from + old.charge(used);
+        let mut words = [0];
+        new.migrate(&old, &[state], &mut words, now);
+        let left = new.remaining(words[0], now.to) as f64;
+        let wanted = new_burst as f64 * (old_burst - used) as f64 / old_burst as f64;
+        prop_assert!(left <= wanted + 1e-6 * new_burst as f64 && left > wanted - 1.001 - 1e-3 * new_burst as f64, "{left} of {wanted}");
+    }
+}
+
+#[test]
+fn what_has_decayed_stays_so_under_another_rate() {
+    let bucket = |rate| TokenBucket::new(Rate::per_second(rate), 10, Costs::Single, TickScale::FINEST);
+    let now = Instants { from: 1 << 46, to: 1 << 46 };
+    for old in [now.from, now.from - 5, 0] {
+        let mut words = [0];
+        bucket(9).migrate(&bucket(5), &[old], &mut words, now);
+        assert_eq!(words[0], now.to);
     }
 }

@@ -21,7 +21,7 @@ fn answer(frame: &[u8]) -> Vec<u8> {
     (0..words).flat_map(|nth| reply.word(nth).to_ne_bytes()).collect()
 }
 
-/// The same segment from either IP version.
+/// The same segment in both IP versions.
 fn segments(flags: u8, payload: &[u8]) -> [Vec<u8>; 5] {
     let tcp = |frame: Frame| frame.tcp(4000, 443, flags, payload).build();
     [
@@ -33,7 +33,7 @@ fn segments(flags: u8, payload: &[u8]) -> [Vec<u8>; 5] {
     ]
 }
 
-/// A reply, checked by an independent parser: lengths, checksums, addresses turned round.
+/// Checks a reply with an independent parser: lengths, checksums, swapped addresses.
 fn checked(reply: &[u8]) -> SlicedPacket<'_> {
     let sliced = SlicedPacket::from_ip(reply).unwrap();
     match sliced.net.as_ref().unwrap() {
@@ -131,7 +131,7 @@ fn anything_else_is_told_that_it_is_prohibited_and_quoted() {
     }
 }
 
-/// What hardware makes of a packet whose checksum was left to it.
+/// Completes the checksum of a packet like hardware.
 fn completed(mut reply: Vec<u8>, start: usize, field: usize) -> Vec<u8> {
     let sum: u64 = reply[start..].chunks(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let checksum = match !fold(sum) {
@@ -153,7 +153,7 @@ fn a_reply_is_valid_though_hardware_completes_its_checksum() {
                 let _ = checked(&reply);
                 let completed = completed(reply, if is_ipv4 { 20 } else { 40 }, field);
                 if !is_tcp && is_ipv4 {
-                    // An unused field of all ones sums up like one of zeros; the parser would read it as a length.
+                    // An unused field of all ones has the sum of one of zeros; the parser would read it as a length.
                     assert_eq!(fold_of(&completed[20..]), 0xffff);
                 } else {
                     let _ = checked(&completed);

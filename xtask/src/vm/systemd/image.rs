@@ -1,4 +1,4 @@
-//! The disk of a guest with systemd: a Debian release without what tests have no use for.
+//! The disk of a guest with systemd: a minimal Debian release for the tests.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,16 +9,17 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::Distribution;
+use crate::debian::{KEYRING, MIRROR, Suite};
 use crate::process;
-use crate::vm::debian::{KEYRING, MIRROR, Suite};
-use crate::vm::kernel::{Kernel, Release, tool};
+use crate::vm::kernel::{Kernel, Release};
+use crate::vm::tool::tool;
 use crate::workspace;
 
-/// What is installed beside Debian's essential packages.
+/// The packages besides Debian's essential ones.
 const PACKAGES: [&str; 17] = [
     "apt",
     "bpftool",
-    // Containers, without networks of their own.
+    // Containers, without separate networks.
     "crun",
     "dbus",
     "dbus-user-session",
@@ -26,7 +27,7 @@ const PACKAGES: [&str; 17] = [
     "kmod",
     "libgcc-s1",
     "libnss-systemd",
-    // Sessions of users.
+    // User sessions.
     "libpam-systemd",
     "passwd",
     "podman",
@@ -36,10 +37,10 @@ const PACKAGES: [&str; 17] = [
     "udev",
     "zstd",
 ];
-/// Packages of which only the units are there, for their ordering; under /usr/lib/weir-tests/units.
+/// Packages of which only the units are installed, for their ordering; in /usr/lib/weir-tests/units.
 const UNITS_OF: [&str; 3] = ["cloud-init", "firewalld", "ifupdown"];
 const UNITS: &str = "usr/lib/weir-tests/units";
-/// What only costs time here.
+/// Units that only cost time here.
 const MASKED: [&str; 11] = [
     "apt-daily-upgrade.timer",
     "apt-daily.timer",
@@ -58,22 +59,22 @@ const FILES: [(&str, u32, &str); 6] = [
     ("etc/hostname", 0o644, "guest\n"),
     ("etc/hosts", 0o644, "127.0.0.1 localhost guest\n::1 localhost\n"),
     ("etc/fstab", 0o644, "/dev/vda / ext4 rw 0 1\n"),
-    // Without one, systemd takes each boot for the first and enables what its presets say.
+    // Without it, systemd treats each boot as the first and enables units by presets.
     ("etc/machine-id", 0o444, "0123456789abcdef0123456789abcdef\n"),
     ("etc/systemd/system/weir-tests.service", 0o644, include_str!("weir-tests.service")),
     ("usr/lib/weir-tests/run", 0o755, include_str!("run.sh")),
 ];
-/// Of the file system, most of it holes.
+/// The size of the sparse file system.
 const SIZE: &str = "3G";
 
-/// A release that can be booted.
+/// A bootable release.
 pub struct Image {
     pub kernel: Kernel,
     folder: PathBuf,
 }
 
 impl Image {
-    /// Finds the image in the cache, or makes it.
+    /// Finds the image in the cache, or creates it.
     pub fn provide(distribution: &Distribution) -> Result<Self> {
         let kernel = Release::find(distribution.kernel)?.provide()?;
         let place = workspace::cache("guests")?.join(name(distribution, &kernel));
@@ -82,7 +83,7 @@ impl Image {
             let part = place.with_extension(format!("part{}", std::process::id()));
             println!("making     a guest with Debian's {} and systemd", distribution.name);
             let made = make(distribution, &kernel, &part);
-            // Another run may have put it there in the meantime; either one will do.
+            // Another run may have created it meanwhile; either one is fine.
             let placed = made.and_then(|()| match fs::rename(&part, &place) {
                 Err(_) if place.exists() => Ok(()),
                 renamed => renamed.with_context(|| format!("renaming {} to {}", part.display(), place.display())),
@@ -99,7 +100,7 @@ impl Image {
     }
 }
 
-/// Another name for whatever would make another image.
+/// A name that changes with everything that affects the image.
 fn name(distribution: &Distribution, kernel: &Kernel) -> String {
     let mut hasher = DefaultHasher::new();
     (PACKAGES, UNITS_OF, MASKED, FILES, SIZE).hash(&mut hasher);
@@ -129,7 +130,7 @@ fn make(distribution: &Distribution, kernel: &Kernel, part: &Path) -> Result<()>
         link("/dev/null", &units.join(unit))?;
     }
     link("../weir-tests.service", &units.join("multi-user.target.wants/weir-tests.service"))?;
-    // Kept over boots, where it is.
+    // The journal is kept over boots if this exists.
     create_folder(&root.join("var/log/journal"))?;
     let mut mke2fs = Command::new(tool("mke2fs")?);
     mke2fs.args(["-q", "-t", "ext4", "-L", "root", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-m", "0", "-d"]);
@@ -137,7 +138,7 @@ fn make(distribution: &Distribution, kernel: &Kernel, part: &Path) -> Result<()>
     fs::remove_dir_all(&root).with_context(|| format!("removing {}", root.display()))
 }
 
-/// Puts the units of packages where a test finds them.
+/// Copies the units of packages to where a test finds them.
 fn add_units(distribution: &Distribution, part: &Path, root: &Path) -> Result<()> {
     let suite = Suite::open(distribution.name, part.join("apt"))?;
     let unpacked = part.join("unpacked");
@@ -164,7 +165,7 @@ fn create_folder(folder: &Path) -> Result<()> {
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
     create_folder(path.parent().unwrap_or(path))?;
-    // Not through a link that a package made.
+    // Not through a link from a package.
     let _ = fs::remove_file(path);
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
     let permissions = fs::Permissions::from_mode(mode);

@@ -1,0 +1,365 @@
+//! Command-line arguments. `options` resolves the config and the control socket.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use decide::Wait;
+use ipnet::IpNet;
+
+use super::suggestions;
+use crate::log::{LogFormat, LogLevel};
+
+/// Weir: per-source rate limits in the kernel, and resource limits for process groups
+#[derive(Debug, Parser)]
+#[command(name = "agent", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "agent --config FILE is short for agent run --config FILE.\n\n\
+    Exit status: 0 done; 1 failed while running; 2 wrong usage or config (nothing was changed).")]
+pub struct Cli {
+    /// The verb; `agent --config FILE` without one runs the agent.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Options that are valid before and after the verb.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+impl Cli {
+    /// Parses the command line; exits if it is invalid or asks for help.
+    #[must_use]
+    pub fn from_command_line() -> Self {
+        Self::try_parse().unwrap_or_else(|error| suggestions::without_risky(error).exit())
+    }
+}
+
+/// Options of all verbs.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Options {
+    /// The config; without it, WEIR_CONFIG, then /etc/weir/limits.toml where that exists
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The running agent's control socket; without it, WEIR_CONTROL, then the config's [agent] control
+    #[arg(long, global = true, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print one JSON document instead of a table
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The agent's log: error, warn, info (default) or debug
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub log_level: LogLevel,
+    /// The format of the agent's log: text (default) or json, one object a line
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub log_format: LogFormat,
+}
+
+/// A config by position: `agent check FILE` is `agent check --config FILE`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConfigFile {
+    /// The config, as --config names it
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+/// A duration with its unit, or a bare number of seconds, as for `timeout` and `sleep`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map(Duration::from_secs);
+    let duration = seconds.or_else(|_| humantime::parse_duration(text));
+    duration.map_err(|_| "write seconds, or a time such as 10m or 2h30m".to_owned())
+}
+
+/// A request for `agent decide`.
+#[derive(Clone, Debug, Args)]
+pub struct Decide {
+    /// The limit's name
+    #[arg(long, value_name = "NAME")]
+    pub limit: String,
+    /// An entry of the key and its value; may be repeated. Leave out entries for which the limit has a value
+    #[arg(long = "key", value_name = "ENTRY=VALUE")]
+    pub keys: Vec<String>,
+    /// The client's address, for its class and for limits by source
+    #[arg(long, value_name = "IP")]
+    pub source: Option<IpAddr>,
+    /// The kind of request, and its parameters: --request publish messages=3
+    #[arg(long, num_args = 1.., value_names = ["NAME", "PARAMETER=VALUE"], conflicts_with = "cost")]
+    pub request: Vec<String>,
+    /// The cost in units, instead of a request; default: 1
+    #[arg(long, value_name = "UNITS")]
+    pub cost: Option<u64>,
+    /// Print the verdict, and charge nothing
+    #[arg(long)]
+    pub peek: bool,
+    /// Wait until the request conforms, at most this long: 500ms, 2s; up to 60s
+    #[arg(long, value_name = "TIME", conflicts_with = "peek")]
+    pub wait: Option<Wait>,
+    /// Exit with status 1 if the request is refused
+    #[arg(long)]
+    pub exit_status: bool,
+}
+
+/// Captures, and the configs to evaluate them by.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Direction: with --local, packets from those addresses are egress and all others ingress; without \
+    it, what Linux cooked and pcapng captures say, else ingress.\n\n\
+    Exit status: 0 done; 1 a capture was not read to its end (what was read is reported); 2 wrong usage or config."
+)]
+pub struct Replay {
+    /// Captures: pcap or pcapng, also compressed with gzip or zstd, merged by time; - reads standard input
+    #[arg(value_name = "CAPTURE", required = true)]
+    pub captures: Vec<PathBuf>,
+    /// Another config to evaluate the same packets by
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
+    /// Addresses of the host that the capture was taken on; may be repeated
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    pub local: Vec<IpNet>,
+    /// The interface of captures that do not name theirs, for limits with `interfaces`
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+}
+
+/// What to suggest limits for.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "The config is in observe mode and refuses nothing. At least 10 minutes are needed, and 100 sources of a \
+    protocol or port; a day with its busiest hour is better. Packets from the host are left out: see --local.\n\n\
+    Exit status: 0 done; 1 too little data, or a capture was not read to its end; 2 wrong usage."
+)]
+pub struct Suggest {
+    /// Captures: pcap or pcapng, also compressed with gzip or zstd, merged by time; - reads standard input
+    #[arg(value_name = "CAPTURE", required = true)]
+    pub captures: Vec<PathBuf>,
+    /// Addresses of the host that the capture was taken on; once for each prefix
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    pub local: Vec<IpNet>,
+    /// The interface of captures that do not name theirs, for the config
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+}
+
+/// A prefix, or a single address.
+fn prefix(text: &str) -> Result<IpNet, String> {
+    let parsed = text.parse().or_else(|_| text.parse().map(|address: IpAddr| address.into()));
+    parsed.map_err(|_| format!("{text:?} is neither an address nor a prefix such as 192.0.2.0/24"))
+}
+
+/// What to do to a process group.
+#[derive(Clone, Debug, Subcommand)]
+pub enum GroupCommand {
+    /// Freeze the processes of a group
+    Freeze {
+        /// The group's name
+        name: String,
+    },
+    /// Thaw the frozen processes of a group
+    Thaw {
+        /// The group's name
+        name: String,
+    },
+    /// Kill all processes of a group
+    Kill {
+        /// The group's name
+        name: String,
+    },
+}
+
+/// A manual page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ManualPage {
+    /// agent(1)
+    Agent,
+    /// limits.toml(5)
+    #[value(name = "limits.toml")]
+    Limits,
+}
+
+/// Which rows of `agent top` come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TopOrder {
+    /// Most refused
+    Throttled,
+    /// Most passed
+    Passed,
+    /// Most refused a second; live only
+    ThrottledRate,
+    /// Most passed a second; live only
+    PassedRate,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the agent; without a config, built-in limits are observed on the interfaces of the default route
+    Run(ConfigFile),
+    /// Validate a config and print what it enforces
+    Check(ConfigFile),
+    /// Show mode, uptime, interfaces and how they are attached, totals, table occupancy
+    Status,
+    /// Show each limit: definition, passed, throttled, would-throttle, keys tracked
+    Limits {
+        /// Set the counters of all limits to 0, in limits, top, show and metrics; allowances stay
+        #[arg(long)]
+        reset_counters: bool,
+    },
+    /// Show the most throttled and busiest sources, the limits' load and process groups, live; ? lists the keys
+    Top {
+        /// Print one table of sources and exit
+        #[arg(long)]
+        once: bool,
+        /// With --once: print at most N rows
+        #[arg(short = 'n', value_name = "N")]
+        count: Option<usize>,
+        /// The order of rows; with --once, throttled or passed
+        #[arg(long, value_enum, value_name = "ORDER")]
+        sort: Option<TopOrder>,
+    },
+    /// Show refusals by source and limit: the first, then a sample each second
+    Events {
+        /// Print new events as they happen, until interrupted
+        #[arg(long)]
+        follow: bool,
+        /// Print at most N remembered events; default: all, with --follow 10
+        #[arg(short = 'n', long, value_name = "N")]
+        last: Option<usize>,
+        /// Only events about a source: an address, a prefix, or a name as events have it
+        #[arg(long, value_name = "SOURCE")]
+        source: Option<String>,
+        /// Only events of one limit
+        #[arg(long, value_name = "NAME")]
+        limit: Option<String>,
+        /// Only events of the last TIME: seconds, or a time such as 10m or 2h
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        since: Option<Duration>,
+    },
+    /// Show one source: class, ban, remaining allowance of each limit, retry-after, counters
+    Show {
+        /// The source's address
+        source: IpAddr,
+    },
+    /// Show the verdict on each packet of a source, with its reason, until interrupted; requires a trace build
+    Trace {
+        /// The source's address
+        source: IpAddr,
+    },
+    /// Show each process group: members, usage and limits, time throttled, pressure; or freeze, thaw or kill one
+    Groups {
+        /// Freeze, thaw or kill one group
+        #[command(subcommand)]
+        emergency: Option<GroupCommand>,
+    },
+    /// Show what each process group used per day: CPU, memory, disk and network
+    Usage {
+        /// Only this group
+        #[arg(long, value_name = "NAME")]
+        group: Option<String>,
+        /// The first day, in UTC; default: the first recorded
+        #[arg(long, value_name = "YYYY-MM-DD", value_parser = cgroup::parse_day)]
+        from: Option<String>,
+        /// The last day; default: today
+        #[arg(long, value_name = "YYYY-MM-DD", value_parser = cgroup::parse_day)]
+        to: Option<String>,
+        /// Print comma-separated values
+        #[arg(long)]
+        csv: bool,
+    },
+    /// Reset the state of one source, or of all sources of one limit, to the whole allowance
+    Reset {
+        /// The source's address
+        #[arg(required_unless_present = "limit", conflicts_with = "limit")]
+        source: Option<IpAddr>,
+        /// Reset every source of this limit
+        #[arg(long, value_name = "NAME")]
+        limit: Option<String>,
+    },
+    /// Decide one request, as the agent does for applications
+    Decide(Decide),
+    /// Refuse every packet from addresses or prefixes until the ban expires or is lifted
+    Ban {
+        /// Addresses or prefixes; an IPv6 address stands for its /64
+        #[arg(value_name = "CIDR", required_unless_present = "file", conflicts_with = "file")]
+        cidrs: Vec<String>,
+        /// A list, one address or prefix a line, # begins a comment; - reads standard input
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// For how long: seconds, or a time such as 10m or 2h30m; default: until it is lifted
+        #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+        duration: Option<Duration>,
+        /// The reason, one line of at most 200 characters: shown by bans, show and events
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Ban the address of this SSH session, or a network wider than /8 (IPv6: /16)
+        #[arg(long)]
+        force: bool,
+    },
+    /// Lift bans
+    Unban {
+        /// Addresses or prefixes, as they were banned
+        #[arg(value_name = "CIDR", required_unless_present_any = ["file", "all"], conflicts_with_all = ["file", "all"])]
+        cidrs: Vec<String>,
+        /// A list, as agent ban takes it
+        #[arg(long, value_name = "FILE", conflicts_with = "all")]
+        file: Option<PathBuf>,
+        /// Lift every ban
+        #[arg(long)]
+        all: bool,
+    },
+    /// List the bans and when they expire
+    Bans,
+    /// Read the config again, all or nothing; unchanged limits keep their state
+    Reload {
+        /// Print what would change, and change nothing
+        #[arg(long)]
+        diff: bool,
+    },
+    /// Try a config for some time, then roll back unless it is confirmed
+    Try {
+        /// The config, as --config names it
+        #[command(flatten)]
+        config: ConfigFile,
+        /// For how long, from 1s to 24h
+        #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = duration)]
+        duration: Duration,
+    },
+    /// Keep the config that is on trial
+    Confirm,
+    /// End a trial at once and roll back to the previous config
+    Revert,
+    /// Evaluate captured traffic by a config and print what it would have passed and refused
+    Replay(Replay),
+    /// Suggest limits for captured traffic: print a limits.toml in observe mode, with the reason for each limit
+    Suggest(Suggest),
+    /// Remove from the kernel what a stopped agent left in effect
+    Detach(ConfigFile),
+    /// Report what this host supports and how to fix what is missing; exits with 1 if the config requires it
+    Doctor(ConfigFile),
+    /// Print a shell's completions, for packages
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print a manual page, for packages: agent man | man -l -
+    Man {
+        /// The page
+        #[arg(value_enum, default_value_t = ManualPage::Agent)]
+        page: ManualPage,
+    },
+    /// Print a JSON Schema of limits.toml, with which editors complete and check it
+    Schema,
+}

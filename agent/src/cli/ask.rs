@@ -1,0 +1,317 @@
+//! The verbs that query the running agent.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use api::request::{CountersReset, Request, Reset};
+use cluster::ClusterStatus;
+use config::human;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::exit::usage;
+use super::print::Print;
+use super::table::{self, number};
+use crate::cli::arguments::{Options, TopOrder};
+use crate::stats::{
+    BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, Precision, SourceRequests, SourceStatus, Status, TopRow,
+};
+
+/// A ban as text.
+fn banned(ban: &BanStatus) -> String {
+    let reason = ban.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    match ban.expires_in_seconds {
+        Some(seconds) => format!("as {}, for another {}{reason}", ban.cidr, table::seconds(seconds)),
+        None => format!("as {}, until it is lifted{reason}", ban.cidr),
+    }
+}
+
+/// The error for a name that the running agent does not have.
+pub(super) fn unknown<'n>(what: &str, name: &str, known: impl Iterator<Item = &'n str>) -> Option<String> {
+    let known: Vec<&str> = known.collect();
+    let has = || if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    (!known.contains(&name)).then(|| format!("unknown {what} {name:?}; the running agent has: {}", has()))
+}
+
+/// Queries the agent, and prints the reply.
+pub(super) fn ask<T: DeserializeOwned + Serialize>(
+    options: &Options,
+    request: &Request,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<ExitCode> {
+    let answer: T = options.client().ask(request)?;
+    print(options, &answer, table)
+}
+
+fn print<T: Serialize>(options: &Options, document: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<ExitCode> {
+    Print::from(options.json).document(document, |document| println!("{}", table(document)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::Status, |status: &Status| {
+        let interfaces: Vec<String> = status.interfaces.iter().map(interface).collect();
+        let uptime = human::time(std::time::Duration::from_secs(status.uptime_seconds));
+        let traffic = |packets, bytes| format!("{} packets, {}", number(packets), human::size(bytes));
+        let totals = &status.totals;
+        let sources = &status.sources;
+        let mut text = table::pairs([
+            ("version", status.version.clone()),
+            ("mode", status.mode.clone()),
+            ("uptime", uptime),
+            ("config", status.config.clone().unwrap_or_else(|| "none: built-in limits, observed only".to_owned())),
+            ("interfaces", interfaces.join(", ")),
+            ("groups", if status.groups.is_empty() { "none".to_owned() } else { status.groups.join(", ") }),
+            ("passed", traffic(totals.passed_packets, totals.passed_bytes)),
+            ("throttled", traffic(totals.throttled_packets, totals.throttled_bytes)),
+            (
+                "sources",
+                format!(
+                    "{} of {} tracked, {} evicted",
+                    number(sources.tracked),
+                    number(sources.capacity),
+                    number(sources.evicted)
+                ),
+            ),
+            ("bans", number(status.bans)),
+        ]);
+        if let Some(has_room) = status.has_room {
+            text.push_str(if has_room {
+                "\nelastic limits allow more than their rate: the host has spare resources"
+            } else {
+                "\nelastic limits enforce their rate: the host has no spare resources"
+            });
+        }
+        if !status.limits.is_empty() {
+            text.push_str(&format!("\n\n{}\n", definitions(&status.limits)));
+        }
+        if !status.never_limit.is_empty() {
+            text.push_str(&format!("\nexempt by never_limit: {}", status.never_limit.join(", ")));
+        }
+        for line in changes(status) {
+            text.push('\n');
+            text.push_str(&line);
+        }
+        for note in &status.notes {
+            text.push_str("\nnote: ");
+            text.push_str(note);
+        }
+        if let Some(cluster) = &status.cluster {
+            text.push_str("\n\n");
+            text.push_str(&cluster_text(cluster));
+        }
+        text
+    })
+}
+
+/// An interface as text: how it is attached, or which others charge its packets and why.
+fn interface(interface: &InterfaceStatus) -> String {
+    match &interface.reason {
+        Some(reason) => format!("{} (enforced by {}: {reason})", interface.name, interface.enforced_by.join(", ")),
+        None => interface.to_string(),
+    }
+}
+
+/// The last reload, the trial in progress, and the exempt addresses, as text.
+fn changes(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(trial) = &status.trial {
+        let left = table::seconds(trial.ends_in_seconds);
+        lines.push(match &trial.rollback {
+            Some(rollback) => format!(
+                "on trial: {}, and rolling back fails since {} ({} attempts): {}; to keep it: agent confirm",
+                trial.file,
+                table::seconds(rollback.failing_for_seconds),
+                rollback.attempts,
+                rollback.error
+            ),
+            None => format!("on trial: {}, for another {left}; to keep it: agent confirm", trial.file),
+        });
+    }
+    if let Some(last) = &status.last_reload {
+        let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs_f64(last.at.max(0.0));
+        let result = if last.ok { "ok" } else { "failed, nothing was changed" };
+        let file = last.file.as_deref().unwrap_or("the built-in limits");
+        let at = humantime::format_rfc3339_seconds(at);
+        lines.push(format!("last reload ({}) of {file} at {at}: {result}", last.cause));
+        lines.extend(last.errors.iter().map(|error| format!("  {error}")));
+        lines.extend(last.notes.iter().map(|note| format!("  note: {note}")));
+    }
+    if !status.protected.is_empty() {
+        let named = status.protected.iter().map(|one| format!("{} ({})", one.address, one.why));
+        lines.push(format!("exempt: {}", named.collect::<Vec<_>>().join(", ")));
+    }
+    lines
+}
+
+/// The cluster as text: its store, then each host's share of each limit.
+fn cluster_text(cluster: &ClusterStatus) -> String {
+    let mut store = format!("{} at {}", cluster.health, cluster.store.join(", "));
+    if let (Some(answered_in), Some(ago)) = (cluster.answered_in_seconds, cluster.last_answer_seconds_ago) {
+        store.push_str(&format!(", replied {} ago within {}", table::seconds(ago), table::seconds(answered_in)));
+    }
+    if let Some(error) = cluster.last_error.as_ref().filter(|_| cluster.failures > 0) {
+        store.push_str(&format!("; {} failed requests, the last: {error}", number(cluster.failures)));
+    }
+    let head = table::pairs([
+        ("cluster node", cluster.node.clone()),
+        ("store", store),
+        ("when store is down", cluster.when_store_is_down.clone()),
+        ("hosts seen", number(cluster.hosts)),
+    ]);
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let rows = cluster.limits.iter().flat_map(|limit| {
+        let from = if limit.is_settling { format!("{}, settling", limit.share_from) } else { limit.share_from.clone() };
+        let demand = |demand: f64| format!("{demand:.1}/s");
+        let own =
+            [limit.name.clone(), "this one".to_owned(), percent(limit.share), from, demand(limit.demand_per_second)];
+        let others = limit.shares.iter().map(move |host| {
+            let share = percent(host.share);
+            [limit.name.clone(), host.host.clone(), share, "store".to_owned(), demand(host.demand_per_second)]
+        });
+        std::iter::once(own).chain(others)
+    });
+    format!("{head}\n\n{}", table::render(["LIMIT", "HOST", "SHARE", "FROM", "DEMAND"], 2, rows))
+}
+
+pub fn limits(options: &Options) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::Limits, |limits: &Vec<LimitStatus>| {
+        if limits.is_empty() {
+            return "No limits.".to_owned();
+        }
+        let counts = table::render(
+            ["LIMIT", "PASSED", "THROTTLED", "WOULD THROTTLE", "KEYS"],
+            1,
+            limits.iter().map(|limit| {
+                [
+                    limit.definition.name.clone(),
+                    number(limit.passed.packets),
+                    number(limit.throttled.packets),
+                    number(limit.would_throttle.packets),
+                    number(limit.keys),
+                ]
+            }),
+        );
+        format!("{}\n\n{counts}", definitions(limits.iter().map(|limit| &limit.definition)))
+    })
+}
+
+pub fn reset_counters(options: &Options) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::ResetCounters, |reset: &CountersReset| {
+        let limits = if reset.limits == 1 { "limit" } else { "limits" };
+        format!("counters of {} {limits} are 0 now, in top, show and metrics too", number(reset.limits))
+    })
+}
+
+/// Each limit in one line.
+pub(super) fn definitions<'d>(limits: impl IntoIterator<Item = &'d LimitDefinition>) -> String {
+    table::definitions(limits.into_iter().map(|limit| (limit.name.as_str(), limit.summary.as_str())))
+}
+
+/// Passed packets: with `~` where scaled up from a sample, with `<=` for an upper bound.
+fn passed(packets: u64, precision: Precision) -> String {
+    format!("{}{}", precision.mark(), number(packets))
+}
+
+/// The time since the last refusal, as text.
+fn ago(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{} ago", table::seconds(seconds)))
+}
+
+/// One table of sources.
+pub fn top_once(count: Option<usize>, sort: Option<TopOrder>, options: &Options) -> anyhow::Result<ExitCode> {
+    let mut rows: Vec<TopRow> = options.client().ask(&Request::Top)?;
+    if sort == Some(TopOrder::Passed) {
+        rows.sort_by_key(|row| std::cmp::Reverse(row.passed_packets));
+    }
+    rows.truncate(count.unwrap_or(usize::MAX));
+    print(options, &rows, |rows: &Vec<TopRow>| {
+        table::render_or(
+            "No sources.",
+            ["SOURCE", "LIMIT", "PASSED", "THROTTLED", "WOULD THR", "LAST"],
+            2,
+            rows.iter().map(|row| {
+                [
+                    row.source.clone(),
+                    row.limit.clone(),
+                    passed(row.passed_packets, row.passed_precision),
+                    number(row.throttled_packets),
+                    number(row.would_throttle_packets),
+                    ago(row.last_throttled_seconds_ago),
+                ]
+            }),
+        )
+    })
+}
+
+pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::Show { source }, |status: &SourceStatus| {
+        let last = status.last_refused.as_ref().map_or_else(
+            || "not in the recorded statistics".to_owned(),
+            |last| format!("{} ago by limit {}", table::seconds(last.seconds_ago), last.limit),
+        );
+        let head = table::pairs([
+            ("source", status.source.clone()),
+            ("class", status.class.clone()),
+            ("banned", status.ban.as_ref().map_or_else(|| "no".to_owned(), banned)),
+            (
+                "exempt",
+                status.exempt.clone().unwrap_or_else(|| if status.never_limit { "yes" } else { "no" }.to_owned()),
+            ),
+            ("last refused", last),
+        ]);
+        let limits = table::render_or(
+            "No limits apply.",
+            ["LIMIT", "REMAINING", "RETRY AFTER", "PASSED", "THROTTLED", "WOULD THR", "LAST"],
+            1,
+            status.limits.iter().map(|limit| {
+                [
+                    limit.name.clone(),
+                    number(limit.remaining),
+                    table::seconds(limit.retry_after_seconds),
+                    passed(limit.passed_packets, limit.passed_precision),
+                    number(limit.throttled_packets),
+                    number(limit.would_throttle_packets),
+                    ago(limit.last_throttled_seconds_ago),
+                ]
+            }),
+        );
+        let tables = match requests(&status.requests) {
+            Some(requests) if status.limits.is_empty() => requests,
+            Some(requests) => format!("{limits}\n\n{requests}"),
+            None => limits,
+        };
+        format!("{head}\n\n{tables}")
+    })
+}
+
+/// Limits on requests with something to report about a source.
+fn requests(rows: &[SourceRequests]) -> Option<String> {
+    let row = |limit: &SourceRequests| {
+        [
+            limit.name.clone(),
+            limit.remaining.map_or_else(|| "-".to_owned(), number),
+            limit.retry_after_seconds.map_or_else(|| "-".to_owned(), table::seconds),
+            number(limit.throttled_requests),
+            number(limit.would_throttle_requests),
+            ago(limit.last_throttled_seconds_ago),
+        ]
+    };
+    let heading = ["REQUEST LIMIT", "REMAINING", "RETRY AFTER", "REFUSED", "WOULD REF", "LAST"];
+    (!rows.is_empty()).then(|| table::render(heading, 1, rows.iter().map(row)))
+}
+
+pub fn reset(source: Option<IpAddr>, limit: Option<String>, options: &Options) -> anyhow::Result<ExitCode> {
+    let (request, whose) = match (source, limit) {
+        (Some(source), _) => (Request::Reset { source }, source.to_string()),
+        (None, limit) => {
+            let limit = limit.unwrap_or_default();
+            let limits: Vec<LimitStatus> = options.client().ask(&Request::Limits)?;
+            if let Some(unknown) = unknown("limit", &limit, limits.iter().map(|limit| limit.definition.name.as_str())) {
+                return Ok(usage(&unknown));
+            }
+            (Request::ResetLimit { limit: limit.clone() }, format!("limit {limit}"))
+        }
+    };
+    ask(options, &request, |reset: &Reset| format!("{} states of {whose} forgotten", reset.forgotten))
+}

@@ -1,0 +1,245 @@
+//! `agent ban`, `agent unban`, `agent bans`.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use api::request::{BanOrder, Banned, MOST_ORDERS, Request, Unbanned};
+use config::policy::Prefix;
+use config::{prefix, ssh};
+
+use super::ask::ask;
+use super::exit::USAGE;
+use super::print::Print;
+use super::table::{self, number};
+use crate::ban_reason;
+use crate::cli::arguments::Options;
+use crate::stats::{BanStatus, BansRow};
+
+/// Whether `--force` was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// Bans any prefix.
+    Yes,
+    /// Does not ban the remote address of this SSH session.
+    No,
+}
+
+impl From<bool> for Force {
+    fn from(force: bool) -> Self {
+        if force { Self::Yes } else { Self::No }
+    }
+}
+
+/// The terms of a ban.
+pub struct Terms {
+    pub duration: Option<Duration>,
+    pub reason: Option<String>,
+    pub force: Force,
+}
+
+pub fn ban(cidrs: &[String], file: Option<&Path>, terms: &Terms, options: &Options) -> anyhow::Result<ExitCode> {
+    let Terms { duration, reason, force } = terms;
+    let Some(prefixes) = named(cidrs, file, "banned")? else { return Ok(ExitCode::from(USAGE)) };
+    if let Some(Err(error)) = reason.as_deref().map(ban_reason::check) {
+        eprintln!("error: --reason: {error}\nnothing was banned");
+        return Ok(ExitCode::from(USAGE));
+    }
+    if duration.is_some_and(|duration| duration.is_zero()) {
+        eprintln!("invalid --for 0s: a ban of 0 s refuses nothing; write --for 10m");
+        return Ok(ExitCode::from(USAGE));
+    }
+    let obstacle = locked_out(&prefixes, ssh::client()).or_else(|| too_wide(&prefixes));
+    if let (Some(obstacle), Force::No) = (obstacle, force) {
+        eprintln!("{obstacle}; to ban it all the same, add --force\nnothing was banned");
+        return Ok(ExitCode::from(USAGE));
+    }
+    let client = options.client();
+    let for_seconds = duration.map(|duration| duration.as_secs_f64());
+    let mut all = Banned::default();
+    for part in prefixes.chunks(MOST_ORDERS) {
+        let order = |named: &Named| BanOrder { cidr: named.prefix.to_string(), for_seconds, reason: reason.clone() };
+        let orders = part.iter().map(order).collect();
+        let some: Banned = match client.ask(&Request::Ban { orders }) {
+            Err(error) if all.banned > 0 => {
+                return Err(error).context(format!("{} of {} are banned; the next failed", all.banned, prefixes.len()));
+            }
+            some => some?,
+        };
+        all.banned += some.banned;
+        all.kept.extend(some.kept);
+        all.without_effect.extend(some.without_effect);
+        all.notes.extend(some.notes);
+    }
+    all.notes.extend(prefixes.iter().filter_map(Named::widened));
+    Print::from(options.json).document(&all, |all| {
+        println!("{} banned", number(all.banned));
+        all.notes.iter().for_each(|note| println!("note: {note}"));
+        all.without_effect.iter().for_each(|ban| eprintln!("no effect: {}: {}", ban.cidr, ban.reason));
+    })?;
+    for BanStatus { cidr, expires_in_seconds, .. } in &all.kept {
+        let until = expires_in_seconds
+            .map_or_else(|| "until it is lifted".to_owned(), |left| format!("for {}", table::seconds(left)));
+        eprintln!("{cidr} stays banned {until}, which is longer: to shorten it, agent unban {cidr} first");
+    }
+    let is_as_ordered = all.kept.is_empty() && all.without_effect.is_empty();
+    Ok(if is_as_ordered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A prefix as named by the operator.
+struct Named {
+    prefix: Prefix,
+    /// The IPv6 address that was named instead of its network.
+    address: Option<Prefix>,
+}
+
+impl Named {
+    fn widened(&self) -> Option<String> {
+        let address = self.address?;
+        Some(format!("{} is the network of {}: write {address} for the address alone", self.prefix, address.address()))
+    }
+}
+
+/// The prefixes on the command line and in the list; `None` if one is invalid, which has been printed.
+fn named(cidrs: &[String], file: Option<&Path>, done: &str) -> anyhow::Result<Option<Vec<Named>>> {
+    let listed = match file {
+        None => parse("", &cidrs.join("\n")),
+        Some(path) if path == Path::new("-") => {
+            parse("standard input", &io::read_to_string(io::stdin()).context("reading standard input failed")?)
+        }
+        Some(path) => match std::fs::read_to_string(path) {
+            Ok(text) => parse(&path.display().to_string(), &text),
+            Err(error) => Err(vec![format!("error: reading {} failed: {error}", path.display())]),
+        },
+    };
+    listed.map(Some).or_else(|wrong| {
+        eprintln!("{}\nnothing was {done}", wrong.join("\n"));
+        Ok(None)
+    })
+}
+
+/// Parses one prefix per line; else returns all invalid lines.
+fn parse(file: &str, text: &str) -> Result<Vec<Named>, Vec<String>> {
+    let mut prefixes = Vec::new();
+    let mut errors = Vec::new();
+    for (nth, line) in text.lines().enumerate() {
+        let content = line.split('#').next().unwrap_or("").trim();
+        if content.is_empty() {
+            continue;
+        }
+        match prefix::parse(content) {
+            Ok(prefix) => {
+                let network = (!content.contains('/')).then(|| prefix.network_of_host()).flatten();
+                let address = network.map(|_| prefix);
+                prefixes.push(Named { prefix: network.unwrap_or(prefix), address });
+            }
+            Err(wrong) if file.is_empty() => errors.push(format!("{}: {}", wrong.message, wrong.help)),
+            Err(wrong) => errors.push(format!("{file}:{}: {}: {}", nth + 1, wrong.message, wrong.help)),
+        }
+    }
+    if prefixes.is_empty() && errors.is_empty() {
+        let place = if file.is_empty() { format!("{text:?}") } else { file.to_owned() };
+        errors.push(format!("no address in {place}: write one, such as 192.0.2.10"));
+    }
+    if errors.is_empty() { Ok(prefixes) } else { Err(errors) }
+}
+
+/// The prefix that would lock out the operator.
+fn locked_out(prefixes: &[Named], client: Option<IpAddr>) -> Option<String> {
+    let client = client?;
+    let own = prefixes.iter().find(|named| named.prefix.contains(client))?;
+    Some(format!("{} contains the address of this SSH session, {client}", own.prefix))
+}
+
+/// The first prefix that is too wide for a ban without `--force`.
+fn too_wide(prefixes: &[Named]) -> Option<String> {
+    let wide = prefixes.iter().find(|named| named.prefix.is_wider_than(8, 16))?;
+    Some(format!("{} is wider than /8 (IPv6: /16)", wide.prefix))
+}
+
+pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
+    let Some(prefixes) = named(cidrs, file, "unbanned")? else { return Ok(ExitCode::from(USAGE)) };
+    let client = options.client();
+    let mut all = Unbanned::default();
+    for part in prefixes.chunks(MOST_ORDERS / 2) {
+        // An IPv6 address may have been banned individually, too.
+        let cidrs = part.iter().flat_map(|named| std::iter::once(named.prefix).chain(named.address));
+        let some: Unbanned = client.ask(&Request::Unban { cidrs: cidrs.map(|prefix| prefix.to_string()).collect() })?;
+        all.unbanned += some.unbanned;
+        all.was_banned |= some.was_banned;
+        all.still_banned.extend(some.still_banned);
+    }
+    tell_unbanned(&all, options, &prefixes.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>().join(", "))
+}
+
+pub fn unban_all(options: &Options) -> anyhow::Result<ExitCode> {
+    let all: Unbanned = options.client().ask(&Request::UnbanAll)?;
+    tell_unbanned(&all, options, "every prefix")
+}
+
+fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Result<ExitCode> {
+    Print::from(options.json).document(all, |all| match all.was_banned {
+        true => println!("{} unbanned", number(all.unbanned)),
+        false => println!("{named} was not banned: agent bans lists the bans"),
+    })?;
+    for still in &all.still_banned {
+        eprintln!("{} is still banned, as part of {}: agent unban {}", still.cidr, still.by, still.by);
+    }
+    Ok(if all.still_banned.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
+    ask(options, &Request::Bans, |rows: &Vec<BansRow>| {
+        let until =
+            |row: &BansRow| row.ban.expires_in_seconds.map_or_else(|| "until lifted".to_owned(), table::seconds);
+        if rows.iter().all(|row| row.ban.reason.is_none()) {
+            let cells = |row: &BansRow| [row.ban.cidr.clone(), until(row), number(row.throttled_packets)];
+            return table::render_or("No bans.", ["CIDR", "FOR ANOTHER", "THROTTLED"], 2, rows.iter().map(cells));
+        }
+        let reason = |row: &BansRow| row.ban.reason.clone().unwrap_or_else(|| "-".to_owned());
+        let cells = |row: &BansRow| [row.ban.cidr.clone(), reason(row), until(row), number(row.throttled_packets)];
+        table::render(["CIDR", "REASON", "FOR ANOTHER", "THROTTLED"], 2, rows.iter().map(cells))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_comments_and_every_wrong_line_is_told() {
+        let list = "192.0.2.1 # scraper\n\n# nothing\n2001:db8::/32\n";
+        let parsed = parse("list", list).unwrap();
+        assert_eq!(
+            parsed.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>(),
+            ["192.0.2.1/32", "2001:db8::/32"]
+        );
+        let errors = parse("list", "192.0.2.1\nnobody\n192.0.2.1/24\n").map(|_| ()).unwrap_err();
+        assert_eq!(errors.len(), 2);
+        assert!(errors[0].starts_with("list:2: ") && errors[1].contains("192.0.2.0/24"), "{errors:?}");
+        assert!(parse("", "").is_err() && parse("list", "# none\n").is_err());
+    }
+
+    #[test]
+    fn the_operators_own_address_is_found_in_a_prefix() {
+        let prefixes = parse("", "192.0.2.0/24").unwrap();
+        assert!(locked_out(&prefixes, "192.0.2.9".parse().ok()).is_some());
+        assert!(locked_out(&prefixes, "192.0.3.9".parse().ok()).is_none());
+        assert!(locked_out(&prefixes, None).is_none());
+        assert!(too_wide(&prefixes).is_none());
+        for wide in ["0.0.0.0/0", "12.0.0.0/7", "::/0", "2000::/3"] {
+            assert!(too_wide(&parse("", wide).unwrap()).is_some(), "{wide}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_stands_for_its_network() {
+        let named = parse("", "2001:db8::7\n2001:db8::7/128\n192.0.2.7").unwrap();
+        let prefixes: Vec<String> = named.iter().map(|named| named.prefix.to_string()).collect();
+        assert_eq!(prefixes, ["2001:db8::/64", "2001:db8::7/128", "192.0.2.7/32"]);
+        assert!(named[0].widened().unwrap().contains("2001:db8::7/128") && named[1].widened().is_none());
+    }
+}

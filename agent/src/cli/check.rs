@@ -1,0 +1,170 @@
+//! `agent check`: validates a config and prints what it would enforce.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+
+use api::interface::Placement;
+use api::request::Request;
+use config::human;
+use config::policy::Config;
+use config::policy_group::Group;
+use datapath::compile::plan;
+use datapath::host_links::HostLinks;
+use datapath::memory::MemoryCheck;
+use decide::LimitMemory;
+use serde::Serialize;
+
+use super::exit::USAGE;
+use super::print::Print;
+use super::{ask, table};
+use crate::daemon::holds_packets;
+use crate::doctor;
+use crate::protect::{self, Protected};
+use crate::server::control::Client;
+use crate::stats::{LimitDefinition, Status};
+
+/// The document of `agent check --json`.
+#[derive(Serialize)]
+struct Checked {
+    valid: bool,
+    warnings: Vec<String>,
+    lacking: Vec<String>,
+    protected: Vec<Protected>,
+    interfaces: Vec<Placement>,
+    limits: Vec<LimitDefinition>,
+    groups: Vec<GroupDefinition>,
+    memory: Vec<RequestMemory>,
+    /// `null` without limits on packets.
+    packet_memory: Option<MemoryCheck>,
+    notes: Vec<String>,
+}
+
+/// The most memory for the keys of a limit on requests.
+#[derive(Serialize)]
+struct RequestMemory {
+    limit: String,
+    keys: usize,
+    bytes: u64,
+}
+
+/// A process group as configured.
+#[derive(Serialize)]
+struct GroupDefinition {
+    name: String,
+    matches: Vec<String>,
+    limits: Vec<String>,
+}
+
+pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
+    let loaded = match config::load(file) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            print.document(&error.document(), |_| eprintln!("{error}"))?;
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let plan = match plan(&loaded.config) {
+        Ok(plan) => plan,
+        Err(error) => {
+            let message = format!("{}: {error}", file.display());
+            let document = serde_json::json!({ "valid": false, "errors": [{ "message": message }] });
+            print.document(&document, |_| eprintln!("error: {message}"))?;
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let memory = holds_packets(&loaded.config).then(|| {
+        let running: Option<Status> = Client::new(&loaded.config.agent.control).ask(&Request::Status).ok();
+        MemoryCheck::of(&loaded.config, &plan, running.and_then(|status| status.memory).as_ref())
+    });
+    let refused = memory.as_ref().and_then(|memory| Some((memory.refused.clone()?, memory.of_running_agent)));
+    // If the devices cannot be listed, there are none here; `lacking` reports the error.
+    let links = HostLinks::read(&loaded.config).unwrap_or_default();
+    let gaps = links.gaps(&loaded.config.limits);
+    let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).chain(gaps).collect();
+    let mut lacking = doctor::lacking(&loaded.config);
+    match refused {
+        Some((why, true)) => warnings.push(format!("a reload that requires another table is refused: {why}")),
+        Some((why, false)) => lacking.push(why),
+        None => {}
+    }
+    let checked = Checked {
+        valid: true,
+        warnings,
+        lacking,
+        protected: protect::of(&loaded.config, &BTreeSet::new()),
+        interfaces: links.placements,
+        limits: LimitDefinition::of_config(&loaded.config),
+        groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
+        memory: request_memory(&loaded.config),
+        packet_memory: memory,
+        notes: plan.note(&loaded.config).into_iter().collect(),
+    };
+    print.document(&checked, |checked| show(file, &loaded.config, checked))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The memory of limits on requests; all limits of a valid config have one.
+fn request_memory(config: &Config) -> Vec<RequestMemory> {
+    let memory = decide::memory(config).unwrap_or_default();
+    let rows = memory.into_iter().map(|LimitMemory { limit, keys, bytes }| RequestMemory { limit, keys, bytes });
+    rows.collect()
+}
+
+fn show(file: &Path, config: &Config, checked: &Checked) {
+    println!("{} is valid; limits in mode {}:", file.display(), config.agent.mode);
+    if checked.limits.is_empty() {
+        println!("no limit on packets");
+    } else {
+        println!("{}", ask::definitions(&checked.limits));
+    }
+    if !checked.memory.is_empty() {
+        let of_limit = |memory: &RequestMemory| {
+            format!("{} {} for {} keys", memory.limit, human::size(memory.bytes), table::number(memory.keys as u64))
+        };
+        let all = checked.memory.iter().map(|memory| memory.bytes).sum();
+        let each: Vec<String> = checked.memory.iter().map(of_limit).collect();
+        println!("memory of limits on requests: at most {} ({})", human::size(all), each.join(", "));
+    }
+    for covered in checked.interfaces.iter().filter(|placement| !placement.enforces()) {
+        let (name, by) = (&covered.interface, covered.enforced_by.join(", "));
+        println!("interface {name}: enforced by {by}: {}", covered.reason.as_deref().unwrap_or_default());
+    }
+    if !checked.groups.is_empty() {
+        let rows =
+            checked.groups.iter().map(|group| [group.name.clone(), group.matches.join("\n"), group.limits.join("\n")]);
+        println!("\n{}", table::render(["GROUP", "MATCH", "LIMITS"], 3, rows));
+    }
+    protect::exempt(&config.agent.never_limit, &checked.protected).iter().for_each(|line| println!("{line}"));
+    if let Some(cluster) = &config.cluster {
+        let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
+        let shared = checked.limits.iter().filter(|limit| limit.cluster).map(|limit| limit.name.as_str());
+        println!(
+            "\nshared with other hosts as {} through {}, synchronized every {} ms; {} when the store is down: {}",
+            cluster.node,
+            stores.join(", "),
+            cluster.sync.as_millis(),
+            cluster.when_store_is_down,
+            shared.collect::<Vec<_>>().join(", ")
+        );
+    }
+    if let Some(memory) = &checked.packet_memory {
+        println!("{memory}");
+    }
+    for note in &checked.notes {
+        println!("note: {note}");
+    }
+    for warning in &checked.warnings {
+        eprintln!("warning: {warning}");
+    }
+    for lacking in &checked.lacking {
+        eprintln!("on this host: {lacking}");
+    }
+}
+
+impl From<&Group> for GroupDefinition {
+    fn from(group: &Group) -> Self {
+        let matches = group.matchers.iter().map(ToString::to_string).collect();
+        Self { name: group.name.clone(), matches, limits: group.limit_texts() }
+    }
+}

@@ -1,0 +1,89 @@
+//! Executes the verb of a command line.
+
+use std::process::ExitCode;
+
+use api::request::Request;
+
+use super::exit::usage;
+use super::{
+    ask, ban, check, decide, detach, doctor, events, groups, package, reload, replay, run, suggest, top, trace,
+};
+use crate::cli::arguments::{Cli, Command, ConfigFile, Options};
+
+/// Executes a command line.
+///
+/// # Errors
+///
+/// When the command failed while running. Wrong usage and invalid configs are printed here, with exit status 2.
+pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+    let (options, command) = (&cli.options, cli.command);
+    let Some(command) = command else { return without_a_verb(options) };
+    if !matches!(command, Command::Run(_)) {
+        end_with_the_reader();
+    }
+    let config = match &command {
+        Command::Run(file) | Command::Doctor(file) | Command::Detach(file) => options.config_file(file),
+        Command::Check(file) | Command::Try { config: file, .. } => options.required_config(file).map(Some),
+        Command::Replay(_) => options.required_config(&ConfigFile::default()).map(Some),
+        _ => Ok(None),
+    };
+    let config = match config {
+        Ok(config) => config.unwrap_or_default(),
+        Err(error) => return Ok(usage(&error)),
+    };
+    let named = Some(config.as_path()).filter(|path| !path.as_os_str().is_empty());
+    match command {
+        Command::Run(_) => run::run(named, options),
+        Command::Check(_) => check::check(&config, options.json.into()),
+        Command::Status => ask::status(options),
+        Command::Limits { reset_counters: false } => ask::limits(options),
+        Command::Limits { reset_counters: true } => ask::reset_counters(options),
+        Command::Top { once, count, sort } => top::top(once.into(), count, sort, options),
+        Command::Events { follow, last, source, limit, since } => {
+            events::events(follow.into(), last, &events::Wanted { source, limit, since }, options)
+        }
+        Command::Show { source } => ask::show(source, options),
+        Command::Trace { source } => trace::trace(source, options),
+        Command::Reset { source, limit } => ask::reset(source, limit, options),
+        Command::Ban { cidrs, file, duration, reason, force } => {
+            ban::ban(&cidrs, file.as_deref(), &ban::Terms { duration, reason, force: force.into() }, options)
+        }
+        Command::Unban { all: true, .. } => ban::unban_all(options),
+        Command::Unban { cidrs, file, .. } => ban::unban(&cidrs, file.as_deref(), options),
+        Command::Bans => ban::bans(options),
+        Command::Decide(question) => decide::decide(&question, options),
+        Command::Groups { emergency: None } => groups::groups(options),
+        Command::Groups { emergency: Some(command) } => groups::emergency(&command, options),
+        Command::Usage { group, from, to, csv } => {
+            groups::usage(&Request::Usage { group, from, to }, csv.into(), options)
+        }
+        Command::Reload { diff: true } => reload::compare(options),
+        Command::Reload { diff: false } => reload::reload(options),
+        Command::Try { duration, .. } => reload::try_config(&config, duration, options),
+        Command::Confirm => reload::confirm(options),
+        Command::Revert => reload::revert(options),
+        Command::Replay(question) => replay::replay(&config, &question, options.json.into()),
+        Command::Suggest(question) => suggest::suggest(&question, options.json.into()),
+        Command::Detach(_) => detach::detach(named),
+        Command::Doctor(_) => doctor::doctor(named, options.json.into()),
+        Command::Completions { shell } => package::completions(shell),
+        Command::Man { page } => package::man(page),
+        Command::Schema => package::schema(),
+    }
+}
+
+/// Runs the agent if a config is named: a bare `agent` must not start one.
+fn without_a_verb(options: &Options) -> anyhow::Result<ExitCode> {
+    match &options.config {
+        Some(config) => run::run(Some(config), options),
+        None => Ok(usage(&"missing command: agent --help lists them; agent --config FILE runs the agent")),
+    }
+}
+
+/// Ends silently if the reader has closed the pipe, as in `agent top --once | head -1`, instead of failing to print.
+fn end_with_the_reader() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: no existing handler is replaced: the runtime only ignores the signal. If it fails, printing to a closed
+    // pipe fails as before.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+}

@@ -1,0 +1,27 @@
+//! The command line: its arguments, and one file per verb.
+
+pub mod arguments;
+mod ask;
+mod ban;
+mod check;
+mod decide;
+mod detach;
+mod doctor;
+mod events;
+mod execute;
+mod exit;
+mod groups;
+mod options;
+mod package;
+mod print;
+mod progress;
+mod reload;
+mod replay;
+mod run;
+mod suggest;
+mod suggestions;
+mod table;
+mod top;
+mod trace;
+
+pub use execute::execute;

@@ -1,0 +1,103 @@
+//! The config and the control socket of a command line.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use config::DEFAULT_SOCKET;
+use thiserror::Error;
+
+use crate::cli::arguments::{ConfigFile, Options};
+use crate::server::control::Client;
+
+/// The config of the packaged service, and the default.
+pub const DEFAULT_CONFIG: &str = "/etc/weir/limits.toml";
+
+/// No config, or two.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum OptionsError {
+    /// One by position and another by `--config`.
+    #[error("{positional} and --config {option} both name a config: name one of them")]
+    TwoConfigs { positional: String, option: String },
+    /// No config was named or found.
+    #[error("missing config: name one with --config FILE or in WEIR_CONFIG, or create {DEFAULT_CONFIG}")]
+    NoConfig,
+}
+
+impl Options {
+    /// The first existing one of the positional argument, `--config`, WEIR_CONFIG and the default path.
+    pub fn config_file(&self, positional: &ConfigFile) -> Result<Option<PathBuf>, OptionsError> {
+        let named = match (&positional.file, &self.config) {
+            (Some(positional), Some(option)) if positional != option => {
+                let (positional, option) = (positional.display().to_string(), option.display().to_string());
+                return Err(OptionsError::TwoConfigs { positional, option });
+            }
+            (positional, option) => positional.clone().or_else(|| option.clone()),
+        };
+        Ok(named.or_else(|| variable("WEIR_CONFIG")).or_else(default_config))
+    }
+
+    /// The same for verbs that require a config.
+    pub fn required_config(&self, positional: &ConfigFile) -> Result<PathBuf, OptionsError> {
+        self.config_file(positional)?.ok_or(OptionsError::NoConfig)
+    }
+
+    /// The control socket by `--control`, WEIR_CONTROL, the config's `[agent] control` or the default path.
+    ///
+    /// A config that this user cannot read, or that is invalid, does not prevent a command from reaching the agent.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        let named = self.control.clone().or_else(|| variable("WEIR_CONTROL"));
+        let of_config = || self.config_file(&ConfigFile::default()).ok().flatten().and_then(|file| control_in(&file));
+        named.or_else(of_config).unwrap_or_else(|| DEFAULT_SOCKET.into())
+    }
+
+    /// A client of the running agent.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(&self.control_socket())
+    }
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn default_config() -> Option<PathBuf> {
+    Some(PathBuf::from(DEFAULT_CONFIG)).filter(|path| path.exists())
+}
+
+fn control_in(file: &Path) -> Option<PathBuf> {
+    Some(config::paths(&config::read_text(file).ok()?).control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_has_one_name() {
+        let positional = |file: &str| ConfigFile { file: Some(file.into()) };
+        let options = Options { config: Some("a.toml".into()), ..Options::default() };
+        assert_eq!(options.config_file(&positional("a.toml")), Ok(Some("a.toml".into())));
+        assert_eq!(options.config_file(&ConfigFile::default()), Ok(Some("a.toml".into())));
+        assert_eq!(
+            options.config_file(&positional("b.toml")).map_err(|error| error.to_string()),
+            Err("b.toml and --config a.toml both name a config: name one of them".to_owned())
+        );
+        assert_eq!(Options::default().config_file(&positional("b.toml")), Ok(Some("b.toml".into())));
+    }
+
+    #[test]
+    fn the_control_socket_is_the_one_that_the_config_names_even_if_the_config_is_invalid() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.toml");
+        std::fs::write(&file, "[agent]\ncontrol = \"/run/other.sock\"\nmode = 7\n").unwrap();
+        let options = Options { config: Some(file.clone()), ..Options::default() };
+        assert_eq!(options.control_socket(), Path::new("/run/other.sock"));
+        let named = Options { control: Some("/run/named.sock".into()), ..options };
+        assert_eq!(named.control_socket(), Path::new("/run/named.sock"));
+        std::fs::write(&file, "[agent]\ncontrol = 7\n[[").unwrap();
+        let options = Options { config: Some(file), ..Options::default() };
+        assert_eq!(options.control_socket(), Path::new(DEFAULT_SOCKET));
+    }
+}

@@ -1,0 +1,400 @@
+//! `agent --config limits.toml`: enforces the config until the agent is stopped.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use arc_swap::ArcSwapOption;
+use cgroup::GroupManager;
+use cluster::{EffectiveShare, Past};
+use config::policy::{Config, OnExit};
+use config::ssh;
+use datapath::compile::{self, CompileError, Plan};
+use datapath::memory;
+use datapath::{AttachError, LoadError, PinDirectory, default_route_interfaces};
+use decide::EngineError;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::exit::USAGE;
+use crate::cli::arguments::Options;
+use crate::daemon::events::{EventLog, Feed};
+use crate::daemon::for_cluster;
+use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
+use crate::daemon::reload::{self, LastValid, Live, Record, Source};
+use crate::daemon::state::{Keeping, Restore, StateDirectory};
+use crate::daemon::{self, Agent, StartError};
+use crate::log;
+use crate::protect;
+use crate::server::control::Server;
+use crate::server::metrics::Exporter;
+use crate::stats::monotonic_nanoseconds;
+use crate::supervisor::Supervisor;
+
+/// The pause of a service after a failed start: the service manager restarts it without a delay, so that a killed agent
+/// is back soon.
+const PAUSE: Duration = Duration::from_secs(4);
+
+/// The pause before a socket of the previous attempt is tried again: it is released when its threads have ended.
+const A_MOMENT: Duration = Duration::from_millis(50);
+
+pub fn run(file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {
+    log::start(options.log_level, options.log_format);
+    memory::keep_little();
+    let mut stage = Stage::Starting;
+    let result = run_until_stopped(file, &mut stage);
+    let Err(error) = result else { return result };
+    if let Some(error) = error.downcast_ref::<CompileError>() {
+        tracing::error!("{error}");
+        return Ok(ExitCode::from(USAGE));
+    }
+    if matches!(stage, Stage::Starting) && Supervisor.is_there() {
+        Supervisor.failed(&format!("{error:#}"));
+        thread::sleep(PAUSE);
+    }
+    Err(error)
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    Starting,
+    Running,
+}
+
+/// Runs with the config of `file`, or with the last valid one if `file` is invalid or cannot be enforced.
+fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<ExitCode> {
+    let Some(configured) = configuration(file)? else { return Ok(ExitCode::from(USAGE)) };
+    let text = configured.source.text.clone();
+    let error = match run_with(file, configured, stage) {
+        Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) => error,
+        ended => return ended,
+    };
+    let Some((file, last)) = file.and_then(|file| Some((file, last_valid(file, "could not be put in effect")?))) else {
+        return Err(error);
+    };
+    if last.source.text == text {
+        return Err(error);
+    }
+    let lines: Vec<String> = format!("{error:#}").lines().map(str::to_owned).collect();
+    lines.iter().for_each(|line| tracing::error!("{line}"));
+    let until = Instant::now() + PAUSE;
+    loop {
+        let not_in_effect = Some(NotInEffect { why: "COULD NOT BE PUT IN EFFECT", errors: lines.clone() });
+        let configured = Configured { source: last.source.clone(), seen: None, not_in_effect };
+        match run_with(Some(file), configured, stage) {
+            Err(second) if matches!(stage, Stage::Starting) => {
+                if is_taken(&second) && Instant::now() < until {
+                    thread::sleep(A_MOMENT);
+                    continue;
+                }
+                tracing::error!("the last valid config could not be put in effect either: {second:#}");
+                return Err(error);
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Whether a start failed because of the config. Missing features of the host may be present at the next attempt.
+fn is_of_the_config(error: &anyhow::Error) -> bool {
+    let is_of_load = |error: &LoadError| matches!(error, LoadError::Policy(_) | LoadError::Memory(_));
+    error.is::<CompileError>()
+        || matches!(error.downcast_ref(), Some(StartError::Engine(EngineError::Policy { .. })))
+        || matches!(error.downcast_ref(), Some(AttachError::Load(error)) if is_of_load(error))
+}
+
+/// Whether an address is in use.
+fn is_taken(error: &anyhow::Error) -> bool {
+    let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_taken))
+}
+
+/// Enforces a config until the agent is stopped.
+fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> anyhow::Result<ExitCode> {
+    let Configured { source, seen, not_in_effect } = configured;
+    let protected = protect::of(&source.config, &BTreeSet::new());
+    let config = protect::applied(&source.config, &protected);
+    let plan = compile::plan(&config)?;
+    let interfaces = datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
+    let file = file.map(Path::to_owned);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    runtime.block_on(async {
+        // First of all, so that a second agent changes nothing.
+        let server = Server::bind(&config.agent.control)?;
+        // From here on, signals no longer kill the process.
+        let stopped = stopped()?;
+        let hang_up = signal(SignalKind::hangup()).context("waiting for SIGHUP")?;
+        let exporter = config.agent.metrics.map(Exporter::bind).transpose()?;
+        let directory = StateDirectory::at(&config.agent.state_dir);
+        let _lock = directory.lock()?;
+        let past = Past::read(&directory);
+        let shares = cluster::first_shares(&config, &past);
+        let (state, restore) = Keeping::open(directory);
+        let state = Arc::new(state);
+        state.notes().iter().for_each(|note| tracing::warn!("{note}"));
+        let (requests, orders) = daemon::start(&config, &shares, restore.as_ref())?;
+        let of_reboot = restore.as_ref().filter(|restore| restore.is_reboot);
+        let packets = hold_packets(&config, file.as_deref(), plan, &interfaces, of_reboot, shares)?;
+        if let (Some(packets), Some(restore)) = (&packets, &restore) {
+            packets.take_up_reasons(restore);
+            packets.take_up_escalations(restore);
+        }
+        drop(restore);
+        // Errors of groups are reported in `status`; limits on packets apply regardless.
+        let groups = GroupManager::start(&config);
+        let packets: Packets = Arc::new(ArcSwapOption::new(packets));
+        let for_cluster = for_cluster(&packets);
+        let shared = cluster::shared(&config, &for_cluster, &requests.current());
+        let events = Arc::new(EventLog::default());
+        let keeper = cluster::LeaseClient::start(&config, shared, &past, Arc::clone(&events))?;
+        let exchanger = cluster::Exchanger::start(
+            &config,
+            &requests.current(),
+            &for_cluster,
+            monotonic_nanoseconds,
+            &past,
+            &events,
+        )?;
+        let in_force = introduce(&config, packets.load().as_deref(), &requests, &groups);
+        protect::exempt(&source.config.agent.never_limit, &protected).iter().for_each(|line| tracing::info!("{line}"));
+        orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
+        let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
+        let kept = if not_in_effect.is_none() { reload::keep_as_last_valid(&source) } else { None };
+        kept.iter().for_each(|note| tracing::warn!("{note}"));
+        let mut live = Live::new(source, seen, protected);
+        let status = match (&file, not_in_effect) {
+            (Some(file), Some(NotInEffect { why, errors })) => {
+                live.start_failed(file, errors);
+                format!("{} {why}, the last valid config is in effect: {in_force}", file.display())
+            }
+            _ => in_force,
+        };
+        let agent = Agent::new(
+            file,
+            live,
+            Arc::clone(&packets),
+            requests,
+            groups.clone(),
+            (keeper, exchanger),
+            events,
+            Arc::clone(&state),
+        );
+        let agent = Arc::new(agent);
+        // The thread may outlive the agent, and must not keep its sockets.
+        let saved = Arc::downgrade(&agent);
+        state.start(move || saved.upgrade()?.snapshot());
+        if let Some(exporter) = exporter {
+            tracing::info!("metrics on http://{}/metrics", exporter.address());
+            exporter.start(Arc::clone(&agent))?;
+        }
+        // Memory from reading the config and loading the policy.
+        memory::trim();
+        let supervisor = Supervisor;
+        supervisor.ready(&status);
+        *stage = Stage::Running;
+        tokio::select! {
+            () = server.serve(Arc::clone(&agent)) => {}
+            () = supervisor.keep_alive() => {}
+            () = keep_up(&packets) => {}
+            () = reload::follow_interfaces(Arc::clone(&agent)) => {}
+            () = groups.keep_filled() => {}
+            () = feed.run() => {}
+            () = reload::changes(Arc::clone(&agent), hang_up) => {}
+            () = agent.tracer().run() => {}
+            () = stopped => {}
+        }
+        supervisor.stopping();
+        drop(server);
+        agent.close_lines();
+        state.close(agent.snapshot().as_ref());
+        let on_exit = agent.changing().live().config().agent.on_exit;
+        for problem in groups.stop(on_exit) {
+            tracing::error!("{problem}");
+        }
+        if let Some(packets) = packets.load_full() {
+            packets.leave()?;
+        }
+        // No packet passes under a returned share any more.
+        agent.stop_cluster();
+        match on_exit {
+            OnExit::Detach => tracing::info!("stopped; limits are no longer in effect (on_exit = \"detach\")"),
+            OnExit::Keep => {
+                tracing::info!("stopped; limits stay in effect (on_exit = \"keep\"): agent detach removes them");
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Enforces the limits on packets, unless the config has none.
+fn hold_packets(
+    config: &Config,
+    file: Option<&Path>,
+    plan: Plan,
+    interfaces: &[String],
+    restore: Option<&Restore>,
+    shares: HashMap<String, EffectiveShare>,
+) -> anyhow::Result<Option<Arc<PacketEngine>>> {
+    if !daemon::holds_packets(config) {
+        return Ok(None);
+    }
+    let pins = PinDirectory::open(&config.agent.pins)?;
+    let file = file.map(|file| file.display().to_string());
+    Ok(Some(Arc::new(PacketEngine::start(config.clone(), file, plan, pins, interfaces, restore, shares)?)))
+}
+
+/// Does the periodic work of the packet engine.
+async fn keep_up(packets: &Packets) {
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut is_failing = false;
+    loop {
+        ticks.tick().await;
+        memory::tick();
+        let Some(packets) = packets.load_full() else { continue };
+        let result = packets.tick();
+        // Logged once: the limits stay in effect.
+        if let (Err(error), false) = (&result, is_failing) {
+            tracing::error!(
+                "updating bans and elastic limits in the kernel failed: {error}; it is tried again twice a second"
+            );
+        }
+        is_failing = result.is_err();
+    }
+}
+
+/// The config to start with.
+struct Configured {
+    source: Source,
+    /// The file's text, which differs from that of `source` after an unconfirmed trial.
+    seen: Option<String>,
+    not_in_effect: Option<NotInEffect>,
+}
+
+/// Why the last valid config is in effect instead of the file.
+struct NotInEffect {
+    /// In capitals, for the service manager's status line.
+    why: &'static str,
+    errors: Vec<String>,
+}
+
+/// Reads the config, or takes the built-in one; `None` if it is invalid or declined, which has been printed.
+fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
+    let Some(file) = file else {
+        let interfaces = default_route_interfaces().context("finding the interfaces of the default route")?;
+        let names = interfaces.join(", ");
+        if io::stdin().is_terminal() && !agrees(&format!("no config: observe {names} with built-in limits? [y/N] "))? {
+            return Ok(None);
+        }
+        tracing::warn!("no config: observing {names} with built-in limits, refusing nothing");
+        let source = Source { config: Config::built_in(&interfaces), text: None };
+        return Ok(Some(Configured { source, seen: None, not_in_effect: None }));
+    };
+    let (source, warnings) = match Source::read(file) {
+        Ok(read) => read,
+        Err(error) => {
+            tracing::error!("{error}");
+            let errors = error.to_string().lines().map(str::to_owned).collect();
+            let not_in_effect = Some(NotInEffect { why: "IS INVALID", errors });
+            return Ok(last_valid(file, "is invalid").map(|last| Configured { not_in_effect, ..last }));
+        }
+    };
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let seen = source.text.clone();
+    let source = before_the_trial(file, source);
+    if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
+        tracing::warn!("{warning}");
+    }
+    Ok(Some(Configured { source, seen, not_in_effect: None }))
+}
+
+fn agrees(question: &str) -> anyhow::Result<bool> {
+    eprint!("{question}");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).context("reading the reply from the terminal")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// The last valid config instead of the file's, if a service manager started the agent.
+fn last_valid(file: &Path, why: &str) -> Option<Configured> {
+    let copy = LastValid::of_service()?;
+    let source = copy.read(file)?;
+    tracing::error!(
+        "{} {why}: the agent uses the last valid config, {}; correct the file, then run agent reload",
+        file.display(),
+        copy.path().display()
+    );
+    Some(Configured { source, seen: None, not_in_effect: None })
+}
+
+/// The config before a trial, if this one was on trial when an earlier agent ended, and was not confirmed.
+fn before_the_trial(file: &Path, source: Source) -> Source {
+    let agent = &source.config.agent;
+    let record = match Record::read(agent) {
+        Ok(Some(record)) => record,
+        Ok(None) => return source,
+        Err(error) => {
+            tracing::warn!("{error}");
+            return source;
+        }
+    };
+    if record.tried != source.text {
+        // The file has been changed since, or was never on trial: reading it is the rollback.
+        if let Err(error) = Record::forget(agent) {
+            tracing::warn!("{error}");
+        }
+        return source;
+    }
+    let Some(text) = record.before else { return source };
+    let config = match config::parse(file, &text) {
+        Ok(loaded) => loaded.config,
+        Err(report) => {
+            tracing::warn!(
+                "{} was on trial and not confirmed, but this version cannot read the config before it: the file is in effect\n{report}",
+                file.display()
+            );
+            return source;
+        }
+    };
+    tracing::warn!(
+        "{} was on trial and not confirmed: the config before it is in effect; agent reload puts the file in effect",
+        file.display()
+    );
+    Source { config, text: Some(text) }
+}
+
+/// Logs what is in effect and its notes; returns the former in one line.
+fn introduce(
+    config: &Config,
+    packets: Option<&PacketEngine>,
+    requests: &decide::Service,
+    groups: &GroupManager,
+) -> String {
+    let in_effect = reload::in_effect(config, packets);
+    tracing::info!("{in_effect}; control socket {}", config.agent.control.display());
+    for endpoint in requests.endpoints() {
+        tracing::info!("deciding {endpoint}");
+    }
+    for note in packets.map(PacketEngine::notes).unwrap_or_default().into_iter().chain(groups.notes()) {
+        tracing::warn!("{note}");
+    }
+    in_effect
+}
+
+/// Completes at SIGINT or SIGTERM, from this call on.
+pub(super) fn stopped() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

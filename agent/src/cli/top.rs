@@ -1,0 +1,56 @@
+//! `agent top`: the live view, or one table.
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use super::ask;
+use super::exit::USAGE;
+use crate::cli::arguments::{Options, TopOrder};
+use crate::stats::Sort;
+use crate::tui;
+
+/// The mode of the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looks {
+    /// Live.
+    Many,
+    /// One table.
+    One,
+}
+
+impl From<bool> for Looks {
+    fn from(once: bool) -> Self {
+        if once { Self::One } else { Self::Many }
+    }
+}
+
+pub fn top(looks: Looks, count: Option<usize>, sort: Option<TopOrder>, options: &Options) -> anyhow::Result<ExitCode> {
+    let is_rate = matches!(sort, Some(TopOrder::ThrottledRate | TopOrder::PassedRate));
+    if looks == Looks::One && is_rate {
+        eprintln!("a rate requires two samples: use --sort throttled or passed with --once, or leave out --once");
+        return Ok(ExitCode::from(USAGE));
+    }
+    if looks == Looks::One {
+        return ask::top_once(count, sort, options);
+    }
+    if count.is_some() {
+        eprintln!("-n conflicts with the live view, which has as many rows as the terminal: use agent top --once -n N");
+        return Ok(ExitCode::from(USAGE));
+    }
+    if options.json {
+        eprintln!("the live view has no JSON: use agent top --once --json");
+        return Ok(ExitCode::from(USAGE));
+    }
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        eprintln!("the live view requires a terminal: use agent top --once for one table");
+        return Ok(ExitCode::from(USAGE));
+    }
+    let sort = sort.map_or_else(Sort::default, |order| match order {
+        TopOrder::Throttled => Sort::Throttled,
+        TopOrder::Passed => Sort::Passed,
+        TopOrder::ThrottledRate => Sort::ThrottledRate,
+        TopOrder::PassedRate => Sort::PassedRate,
+    });
+    tui::run(options.client(), tui::Theme::of_environment(), sort)?;
+    Ok(ExitCode::SUCCESS)
+}

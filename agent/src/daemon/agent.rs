@@ -1,0 +1,273 @@
+//! A running agent.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use arc_swap::ArcSwapOption;
+use cgroup::GroupManager;
+use cluster::Past;
+use config::policy::Config;
+use datapath::PinDirectory;
+use datapath::compile::{Layout, Plan};
+use datapath::memory::Lasting;
+
+use super::cluster_packets::for_cluster;
+use super::packets::{PacketEngine, Packets};
+use super::reload::{Changing, Live};
+use super::state::{Keeping, Moment, Saved, StateDirectory};
+use super::trace::Tracer;
+use crate::daemon::events::{Event, EventKind, EventLog};
+use crate::stats::monotonic_nanoseconds;
+
+/// The saved state of earlier runs of the agent.
+fn past(config: &Config) -> Past {
+    Past::read(&StateDirectory::at(&config.agent.state_dir))
+}
+
+/// The lease client, if limits are shared with other hosts.
+type Cluster = Arc<ArcSwapOption<cluster::LeaseClient>>;
+
+/// The exchange of keys, if limits have `cluster = "keys"`.
+type Exchange = Arc<ArcSwapOption<cluster::Exchanger>>;
+
+/// The packet engine, the servers for applications and the process groups.
+pub struct Agent {
+    pub(super) file: Option<PathBuf>,
+    pub(super) started: Instant,
+    pub(super) packets: Packets,
+    pub(super) requests: decide::Service,
+    pub(super) groups: GroupManager,
+    pub(super) changing: Changing,
+    pub(super) cluster: Cluster,
+    pub(super) exchange: Exchange,
+    pub(super) events: Arc<EventLog>,
+    pub(super) state: Arc<Keeping>,
+    pub(super) counter_resets: AtomicU64,
+    pub(super) tracer: Tracer,
+}
+
+impl Agent {
+    /// Assembles the running parts; `file` is the config's path, and `state` saves the state for a reboot.
+    #[must_use]
+    #[expect(clippy::too_many_arguments, reason = "the parts of an agent, which nothing else puts together")]
+    pub fn new(
+        file: Option<PathBuf>,
+        live: Live,
+        packets: Packets,
+        requests: decide::Service,
+        groups: GroupManager,
+        (cluster, exchange): (Option<cluster::LeaseClient>, Option<cluster::Exchanger>),
+        events: Arc<EventLog>,
+        state: Arc<Keeping>,
+    ) -> Self {
+        let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
+        let exchange = Arc::new(ArcSwapOption::new(exchange.map(Arc::new)));
+        let (started, counter_resets) = (Instant::now(), AtomicU64::new(0));
+        let tracer = Tracer::new(Arc::clone(&packets));
+        Self {
+            file,
+            started,
+            packets,
+            requests,
+            groups,
+            changing,
+            cluster,
+            exchange,
+            events,
+            state,
+            counter_resets,
+            tracer,
+        }
+    }
+
+    pub(crate) const fn changing(&self) -> &Changing {
+        &self.changing
+    }
+
+    pub(crate) fn packets(&self) -> Option<Arc<PacketEngine>> {
+        self.packets.load_full()
+    }
+
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    pub(crate) const fn requests(&self) -> &decide::Service {
+        &self.requests
+    }
+
+    pub(crate) const fn groups(&self) -> &GroupManager {
+        &self.groups
+    }
+
+    /// The state to save for a reboot; `None` if it cannot be read now, or there is none.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<Saved> {
+        let saved = match self.packets.load_full().map(|packets| packets.snapshot()) {
+            Some(Ok(saved)) => Some(saved),
+            Some(Err(error)) => {
+                tracing::error!("reading the state to save failed: {error}");
+                return None;
+            }
+            None => None,
+        };
+        let requests = Some(self.requests.engine().save(self.requests.now())).filter(|requests| !requests.is_empty());
+        if saved.is_none() && requests.is_none() {
+            return None;
+        }
+        let saved = saved.unwrap_or_else(|| Saved { at: Some(Moment::now()), ..Saved::default() });
+        Some(Saved { requests, ..saved })
+    }
+
+    pub(crate) const fn tracer(&self) -> &Tracer {
+        &self.tracer
+    }
+
+    pub(crate) fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// This host's share of each shared limit of a config, before that is put in effect.
+    pub(crate) fn shares(&self, config: &Config) -> HashMap<String, cluster::EffectiveShare> {
+        let mut shares = match self.cluster.load_full() {
+            Some(cluster) => cluster.shares(config),
+            None => cluster::first_shares(config, &past(config)),
+        };
+        if let Some(exchange) = self.exchange.load_full().filter(|exchange| exchange.goes_on(config)) {
+            shares.extend(exchange.shares(config).map(|(name, share)| (name.to_owned(), share)));
+        }
+        shares
+    }
+
+    /// Leases shares for another config's limits. Leases of limits that stay remain valid. Returns a note for the
+    /// operator.
+    pub(crate) fn replace_cluster(&self, config: &Config) -> Option<String> {
+        let result = self.replace_leases(config).and_then(|()| self.replace_exchange(config));
+        result.err().map(|error| {
+            format!("joining the cluster failed: {error}; limits with cluster are not shared with other hosts")
+        })
+    }
+
+    fn replace_leases(&self, config: &Config) -> Result<(), cluster::ClusterError> {
+        let shared = cluster::shared(config, &for_cluster(&self.packets), &self.requests.current());
+        match self.cluster.load_full() {
+            Some(cluster) if shared.is_empty() => {
+                self.cluster.store(None);
+                cluster.stop();
+            }
+            Some(cluster) => cluster.replace(config, shared),
+            None => {
+                let keeper = cluster::LeaseClient::start(config, shared, &past(config), Arc::clone(&self.events))?;
+                self.cluster.store(keeper.map(Arc::new));
+            }
+        }
+        Ok(())
+    }
+
+    /// The exchange continues with another config's engine, unless the store differs.
+    fn replace_exchange(&self, config: &Config) -> Result<(), cluster::ClusterError> {
+        if let Some(exchange) = self.exchange.load_full().filter(|exchange| exchange.goes_on(config)) {
+            exchange.enforce();
+            return Ok(());
+        }
+        if let Some(exchange) = self.exchange.swap(None) {
+            exchange.stop();
+        }
+        let engine = self.requests.current();
+        let (past, now) = (past(config), monotonic_nanoseconds);
+        let packets = for_cluster(&self.packets);
+        let exchange = cluster::Exchanger::start(config, &engine, &packets, now, &past, &self.events)?;
+        self.exchange.store(exchange.map(Arc::new));
+        Ok(())
+    }
+
+    /// Refuses all waiting requests before the agent stops.
+    pub fn close_lines(&self) {
+        self.requests.close();
+    }
+
+    /// Returns this host's shares.
+    pub(crate) fn stop_cluster(&self) {
+        if let Some(cluster) = self.cluster.swap(None) {
+            cluster.stop();
+        }
+        if let Some(exchange) = self.exchange.swap(None) {
+            exchange.stop();
+        }
+    }
+
+    /// The layout of the table of sources.
+    pub(crate) fn layout(&self) -> Layout {
+        self.packets.load_full().map(|packets| packets.layout()).unwrap_or_default()
+    }
+
+    /// Replaces the limits on packets, all or none. Returns notes for the operator.
+    pub(crate) fn replace_packets(
+        &self,
+        config: &Config,
+        plan: Plan,
+        interfaces: &[String],
+        lasting: Lasting,
+    ) -> Result<Vec<String>, String> {
+        let shares = self.shares(config);
+        match (self.packets.load_full(), holds_packets(config)) {
+            (Some(packets), true) => {
+                packets.expect_shares(&shares);
+                packets.replace(config.clone(), plan, interfaces, lasting).map_err(|error| error.to_string())
+            }
+            (None, true) => {
+                let pins = PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
+                let file = self.file.as_ref().map(|file| file.display().to_string());
+                let packets = PacketEngine::start(config.clone(), file, plan, pins, interfaces, None, shares)
+                    .map_err(|error| error.to_string())?;
+                let notes = packets.notes();
+                self.packets.store(Some(Arc::new(packets)));
+                Ok(notes)
+            }
+            (Some(packets), false) => {
+                packets.detach().map_err(|error| error.to_string())?;
+                self.packets.store(None);
+                Ok(vec!["the config has no limits on packets: their programs are detached".to_owned()])
+            }
+            (None, false) => Ok(Vec::new()),
+        }
+    }
+
+    /// Attaches to new interfaces, releases removed ones, and reports it. `is_changed`: an interface or address may
+    /// have changed since the last call. Returns whether no second attempt is needed.
+    pub(crate) fn follow_host(&self, is_changed: bool) -> bool {
+        // Not while another config is put in effect.
+        let _one = self.changing.one();
+        let Some(packets) = self.packets.load_full() else { return true };
+        let turns = match packets.follow_host(is_changed) {
+            Ok(turns) => turns,
+            Err(error) => {
+                tracing::error!("following this host's interfaces failed: {error}");
+                return false;
+            }
+        };
+        for turn in turns {
+            let verdict = if turn.is_attached { EventKind::Attached } else { EventKind::Detached };
+            match verdict {
+                EventKind::Attached => {
+                    tracing::info!(interface = turn.interface, "{} attached: {}", turn.interface, turn.reason);
+                }
+                _ => tracing::warn!(interface = turn.interface, "{} detached: {}", turn.interface, turn.reason),
+            }
+            let source = Some(format!("interface {}", turn.interface));
+            self.events.push(Event { source, ..Event::now(verdict, 1, turn.reason) });
+        }
+        true
+    }
+}
+
+/// Whether a config has limits on packets, or nothing else.
+#[must_use]
+pub fn holds_packets(config: &Config) -> bool {
+    let has_others = !config.groups.is_empty() || !config.decide.limits.is_empty();
+    // Also if none of the interfaces exists yet.
+    !config.agent.interfaces.is_empty() || !has_others
+}

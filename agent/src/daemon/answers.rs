@@ -1,0 +1,210 @@
+//! Replies on the control socket. Documents are serialised only here.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::request::{BanOrder, Banned, CountersReset, Request, Reset};
+use config::policy;
+
+use super::agent::Agent;
+use super::ban_events::ordered;
+use super::packets::PacketEngine;
+use super::reload::Cause;
+use super::trace::Verdicts;
+use crate::daemon::events::{Follower, Subscription};
+use crate::server::control::Handler;
+use crate::stats::{ClassShare, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery};
+
+impl Agent {
+    fn status(&self) -> Result<Status, String> {
+        let mut status = match self.packets.load_full() {
+            Some(packets) => packets.status().map_err(text)?,
+            None => Status {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                mode: self.changing.live().config().agent.mode.to_string(),
+                uptime_seconds: self.started.elapsed().as_secs(),
+                config: self.file.as_ref().map(|file| file.display().to_string()),
+                notes: vec!["the config has no limits on packets".to_owned()],
+                ..Status::default()
+            },
+        };
+        status.groups = self.groups.names();
+        status.counter_resets = self.counter_resets.load(Ordering::Relaxed);
+        status.uptime_seconds = self.started.elapsed().as_secs();
+        status.notes.extend(self.groups.notes());
+        status.notes.extend(self.state.notes());
+        let live = self.changing.live();
+        status.last_reload = live.last();
+        status.trial = live.trial();
+        status.protected = live.protected();
+        status.limits = LimitDefinition::of_config(live.config());
+        status.never_limit = live.config().agent.never_limit.iter().map(ToString::to_string).collect();
+        drop(live);
+        let cluster = self.cluster.load_full();
+        status.notes.extend(cluster.iter().flat_map(|cluster| cluster.notes()));
+        let exchange = self.exchange.load_full().map(|exchange| exchange.status());
+        status.cluster = match (cluster.map(|cluster| cluster.status()), exchange) {
+            (Some(cluster), Some(exchange)) => Some(cluster.with(exchange)),
+            (cluster, exchange) => cluster.or(exchange),
+        };
+        Ok(status)
+    }
+
+    fn show(&self, source: IpAddr, packets: Option<Arc<PacketEngine>>) -> Result<SourceStatus, String> {
+        let mut status = match packets {
+            Some(packets) => packets.show(source).map_err(text)?,
+            None => self.class_of(source),
+        };
+        status.exempt = self.exempt(source, &status);
+        status.requests = self.requests.engine().requests_of(source, self.requests.now());
+        Ok(status)
+    }
+
+    /// The status of a source whose packets are not limited.
+    fn class_of(&self, source: IpAddr) -> SourceStatus {
+        let address = source.to_canonical();
+        let live = self.changing.live();
+        let config = live.config();
+        let class = policy::class_of(&config.classes, address).map(|class| class.name.clone());
+        SourceStatus {
+            source: source.to_string(),
+            class: class.unwrap_or_else(|| "default".to_owned()),
+            never_limit: config.agent.never_limit.iter().any(|prefix| prefix.contains(address)),
+            ..SourceStatus::default()
+        }
+    }
+
+    /// Why no limit applies to a source.
+    fn exempt(&self, source: IpAddr, status: &SourceStatus) -> Option<String> {
+        let source = source.to_canonical();
+        let live = self.changing.live();
+        let config = live.config();
+        if !status.never_limit {
+            let class = config.classes.iter().find(|class| class.name == status.class)?;
+            let is_unlimited = class.service == policy::Service::Unlimited;
+            return is_unlimited.then(|| format!("class {} is unlimited", class.name));
+        }
+        let named = config.agent.never_limit.iter().find(|prefix| prefix.contains(source));
+        let protected = live.protected().into_iter().find(|one| one.address == source);
+        let protected = || protected.map(|one| format!("it is {}", one.why));
+        Some(
+            named
+                .map(|prefix| format!("never_limit has {prefix}"))
+                .or_else(protected)
+                .unwrap_or_else(|| "yes".to_owned()),
+        )
+    }
+
+    fn view(&self, query: ViewQuery) -> Result<View, String> {
+        let sources = match self.packets.load_full() {
+            Some(packets) => packets.view(&query)?,
+            None => View::default(),
+        };
+        Ok(View { status: self.status()?, limits: self.limits()?, groups: self.groups.statuses(), ..sources })
+    }
+
+    fn reset_counters(&self) -> Result<CountersReset, String> {
+        let of_packets = match self.packets.load_full() {
+            Some(packets) => packets.reset_counters().map_err(text)?.limits,
+            None => 0,
+        };
+        let of_requests = self.requests.engine().reset_counters();
+        self.counter_resets.fetch_add(1, Ordering::Relaxed);
+        let reset = CountersReset { limits: of_packets + of_requests };
+        tracing::info!("counters of {} limits reset by an operator", reset.limits);
+        Ok(reset)
+    }
+
+    fn order_bans(&self, packets: &PacketEngine, orders: &[BanOrder]) -> Result<Banned, String> {
+        let banned = packets.order_bans(orders)?;
+        ordered(orders, &banned).into_iter().for_each(|event| self.events.push(event));
+        Ok(banned)
+    }
+
+    fn limits(&self) -> Result<Vec<LimitStatus>, String> {
+        let mut limits: Vec<LimitStatus> = match self.packets.load_full() {
+            Some(packets) => packets.limits().map_err(text)?,
+            None => Vec::new(),
+        };
+        limits.extend(self.requests.engine().statuses());
+        let classes = ClassShare::all(self.changing.live().config());
+        limits.iter_mut().for_each(|limit| limit.definition.classes.clone_from(&classes));
+        Ok(limits)
+    }
+
+    /// The packet engine, for commands that require it.
+    fn packet_engine(&self) -> Result<Arc<PacketEngine>, String> {
+        let none = || "this command requires a limit on packets, and the config in effect has none".to_owned();
+        self.packets().ok_or_else(none)
+    }
+
+    fn reset_limit(&self, limit: &str) -> Result<Reset, String> {
+        match (self.requests.engine().reset(limit), self.packets()) {
+            (Some(forgotten), _) => Ok(Reset { forgotten }),
+            (None, Some(packets)) => packets.reset_limit(limit),
+            (None, None) => Err(format!("unknown limit {limit:?}: agent limits lists all")),
+        }
+    }
+}
+
+impl Handler for Agent {
+    fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
+        match request {
+            Request::Status => json(self.status()?),
+            Request::Limits => json(self.limits()?),
+            Request::Top => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.top()).map_err(text)?),
+            Request::View { query } => json(self.view(query)?),
+            Request::Show { source } => json(self.show(source, self.packets())?),
+            Request::Reset { source } => json(self.packet_engine()?.reset(source).map_err(text)?),
+            Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
+            Request::ResetCounters => json(self.reset_counters()?),
+            Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),
+            Request::Unban { cidrs } => json(self.packet_engine()?.lift_bans(&cidrs)?),
+            Request::UnbanAll => json(self.packet_engine()?.lift_all_bans()?),
+            Request::Bans => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.bans()).map_err(text)?),
+            Request::Decide { question } => {
+                json(self.requests.engine().decide(&question, self.requests.now()).map_err(text)?)
+            }
+            Request::Reload { operator } => json(self.reload(Cause::Command, operator)),
+            Request::Try { file, text, for_seconds, operator } => {
+                let time = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
+                json(self.try_config(&file, text, time, operator))
+            }
+            Request::Compare => json(self.compare()),
+            Request::Confirm => json(self.confirm()?),
+            Request::Revert => json(self.revert()),
+            Request::Events => json(self.events.recent().iter().map(|event| &**event).collect::<Vec<_>>()),
+            Request::Follow { .. } | Request::Trace { .. } => {
+                Err("events and verdicts are followed line by line, which needs another connection".to_owned())
+            }
+            Request::Groups => json(self.groups.statuses()),
+            Request::Usage { group, from, to } => {
+                json(self.groups.usage(group.as_deref(), from.as_deref(), to.as_deref()))
+            }
+            Request::Emergency { group, what } => json(self.groups.emergency(group, what)?),
+        }
+    }
+
+    async fn wait(&self, question: &decide::Question) -> Result<serde_json::Value, String> {
+        let decision = self.requests.desk().ask(question).map_err(text)?;
+        json(decision.answer().await.map_err(text)?.answer)
+    }
+
+    fn trace(&self, source: IpAddr) -> Result<Verdicts, String> {
+        self.tracer.follow(source)
+    }
+
+    fn follow(&self, last: usize, follower: Follower) -> Result<Subscription, String> {
+        self.events.follow(last, follower).map_err(text)
+    }
+}
+
+fn json(document: impl serde::Serialize) -> Result<serde_json::Value, String> {
+    serde_json::to_value(document).map_err(text)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

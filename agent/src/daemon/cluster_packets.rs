@@ -1,0 +1,46 @@
+//! The packet engine's interface for the crate `cluster`.
+
+use std::sync::Arc;
+
+use cluster::{BusySource, EffectiveShare, Elsewhere, PacketsError, Usage};
+
+use super::packets::Packets;
+
+/// The current packet engine, if any.
+struct Running(Packets);
+
+/// The interface to the current packet engine.
+#[must_use]
+pub fn for_cluster(packets: &Packets) -> Arc<dyn cluster::Packets> {
+    Arc::new(Running(Arc::clone(packets)))
+}
+
+impl cluster::Packets for Running {
+    fn is_running(&self) -> bool {
+        self.0.load().is_some()
+    }
+
+    fn asked(&self, limit: &str) -> Option<Usage> {
+        self.0.load().as_ref()?.asked(limit)
+    }
+
+    fn hold(&self, limit: &str, in_force: EffectiveShare) {
+        if let Some(engine) = self.0.load().as_ref() {
+            engine.hold(limit, in_force);
+        }
+    }
+
+    fn exchanged(&self) -> Vec<(String, u64, f64)> {
+        self.0.load().as_ref().map(|engine| engine.exchanged()).unwrap_or_default()
+    }
+
+    fn busy_sources(&self, limit: &str) -> Result<Vec<BusySource>, PacketsError> {
+        let Some(engine) = self.0.load_full() else { return Ok(Vec::new()) };
+        Ok(engine.busy_sources(limit)?)
+    }
+
+    fn charge_beyond(&self, limit: &str, charges: &[Elsewhere]) -> Result<(), PacketsError> {
+        let Some(engine) = self.0.load_full() else { return Ok(()) };
+        Ok(engine.charge_beyond(limit, charges)?)
+    }
+}

@@ -1,0 +1,11 @@
+//! Refusals by source and limit: the lines of `agent events`.
+//!
+//! The kernel's records are read as they come ([`Feed`]), named, and stored in a bounded log ([`EventLog`]) that serves
+//! followers. If the agent or a follower is too slow, events are lost, and their number is reported.
+
+mod attack;
+mod feed;
+
+pub use api::event::{Event, EventKind, exceeded, seconds_since_1970};
+pub use events::{EventLog, Follower, MOST_FOLLOWERS, REMEMBERED, Subscription};
+pub use feed::Feed;

@@ -1,0 +1,17 @@
+//! The running agent: packet engine, limits on requests, process groups, reload, state and events.
+
+mod agent;
+mod answers;
+mod ban_events;
+mod cluster_packets;
+pub mod escalation;
+pub mod events;
+pub mod packets;
+pub mod reload;
+mod requests;
+pub mod state;
+pub mod trace;
+
+pub use agent::{Agent, holds_packets};
+pub use cluster_packets::for_cluster;
+pub use requests::{StartError, start};

@@ -1,0 +1,271 @@
+//! Replaces one policy by another while packets are evaluated, all or nothing.
+//!
+//! All steps that can fail and can be done in advance are done first: the new programs are loaded and verified, their
+//! table is created and filled. Then each hook's program is replaced atomically. Charges in the old table meanwhile are
+//! added to the new one once the old programs evaluate no packets any more.
+
+use std::thread;
+use std::time::Duration;
+
+use common::packet::Direction;
+use config::policy::Config;
+use datapath::compile::{CarryPlan, Layout, Plan, plan_after};
+use datapath::host_links;
+use datapath::memory::{self, Demand, Footprint, Lasting, Room};
+use datapath::{
+    AttachError, Before, Carry, Datapath, Generation, Interface, LoadError, OwnAddresses, PinDirectory, SavedTable,
+    TablePlace,
+};
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use super::counts;
+use crate::daemon::state::Restore;
+use crate::stats::monotonic_nanoseconds;
+
+/// The time after which all current packets have been evaluated, if the kernel cannot report it: a hundred times the
+/// slowest evaluation.
+const JUDGED: Duration = Duration::from_millis(20);
+
+/// A loaded policy that is not in effect yet.
+pub struct Change {
+    /// For ingress.
+    pub ingress: Datapath,
+    /// For egress, if a limit is on egress.
+    pub egress: Option<Datapath>,
+    before: Option<Before>,
+    place: TablePlace,
+    carry: CarryPlan,
+    notes: Vec<String>,
+    generation: Generation,
+    /// The table saved before a reboot, if no table is pinned.
+    saved: Option<Restore>,
+    footprint: Footprint,
+}
+
+impl Change {
+    /// Loads a policy, with a table that can take over the previous one's state.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel rejects it, or an interface does not exist. Nothing is left behind then.
+    pub fn load(
+        config: &Config,
+        plan: Plan,
+        pins: &PinDirectory,
+        interfaces: &[String],
+        restore: Option<&Restore>,
+        lasting: Lasting,
+    ) -> Result<Self, AttachError> {
+        let (before, afresh) = match pins.before()? {
+            Ok(before) => (Some(before), None),
+            Err(why) => (None, (!why.is_empty() && pins.has_hooks()).then_some(why)),
+        };
+        let has_table = |restore: &&Restore| restore.saved.table.as_ref().is_some_and(SavedTable::is_known);
+        let saved = restore.filter(|_| before.is_none()).filter(has_table).cloned();
+        let table = saved.as_ref().and_then(|saved| saved.saved.table.as_ref());
+        let known = match (&before, table) {
+            (Some(before), _) => before.layout().clone(),
+            (None, Some(table)) => table.layout.layout.clone(),
+            (None, None) => Layout::default(),
+        };
+        let plan = if plan.after == known { plan } else { plan_after(config, &known).map_err(LoadError::from)? };
+        let (place, carry) = match table {
+            Some(table) => (pins.place_after(table)?, known.carry_to_another_clock(&plan.ingress.layout)),
+            None => {
+                let place = pins.place(&plan.ingress.settings, before.as_ref())?;
+                let carry = if place.is_next() { known.carry(&plan.ingress.layout) } else { CarryPlan::default() };
+                (place, carry)
+            }
+        };
+        let footprint = memory::footprint(config, &plan);
+        let copy = before.as_ref().map(|before| memory::copy(&before.settings()));
+        let is_new = place.is_next();
+        let demand = if is_new { Demand::of_table(&footprint, copy, lasting) } else { Demand::of_rules(&footprint) };
+        let demand = demand.with_saved(table.map_or(0, SavedTable::bytes));
+        let room = Room::now();
+        if let Err(error) = demand.check(&room, &plan.ingress.settings) {
+            let _ = pins.discard_change();
+            pins.clear_unless_linked();
+            return Err(LoadError::from(error).into());
+        }
+        let memory_notes = room.notes_on(demand.bytes());
+        let max_sources = plan.note(config);
+        let generation = counts::begin(&pins.generations())?;
+        let place = place.with_counters(&generation);
+        let loaded = present(interfaces).map_err(AttachError::from).and_then(|devices| {
+            let (ingress, egress) = load(plan, pins, &place, &devices, config)?;
+            counts::describe(&generation, &config.limits, &ingress, egress.as_ref())?;
+            Ok((ingress, egress))
+        });
+        if loaded.is_err() {
+            let _ = generation.remove();
+            // The next attempt removes what remains; the failure itself is reported.
+            let _ = pins.discard_change();
+            pins.clear_unless_linked();
+        }
+        let (ingress, egress) = loaded?;
+        let mut notes = carry.afresh.clone();
+        notes.extend(max_sources);
+        notes.extend(memory_notes);
+        notes.extend(afresh.map(|why| format!("the state of every source is reset: {why}")));
+        Ok(Self { ingress, egress, before, place, carry, notes, generation, saved, footprint })
+    }
+
+    /// Its memory.
+    pub const fn footprint(&self) -> Footprint {
+        self.footprint
+    }
+
+    /// Its generation of counters.
+    pub const fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// Puts it in effect on these interfaces. Returns notes for the operator.
+    ///
+    /// # Errors
+    ///
+    /// When an interface cannot be attached; the caller must then call [`Change::undo`].
+    pub fn put_in_effect(
+        &mut self,
+        config: &Config,
+        pins: &PinDirectory,
+        interfaces: &[String],
+    ) -> Result<Vec<String>, AttachError> {
+        let mut notes = self.notes.clone();
+        for datapath in std::iter::once(&mut self.ingress).chain(&mut self.egress).filter(|datapath| datapath.replies())
+        {
+            // Without them refused packets get no replies until they can be read, which is no reason to fail.
+            datapath.set_own(OwnAddresses::read().unwrap_or_default())?;
+        }
+        let old = self.before.as_ref().filter(|_| self.place.is_next());
+        let carrying = match old {
+            Some(before) => {
+                let new = self.place.open(self.ingress.settings())?;
+                Some(Carry::begin(pins.open_table(before)?, new, self.carry.clone(), monotonic_nanoseconds())?)
+            }
+            None => None,
+        };
+        notes.extend(self.restore_table());
+        self.attach(config, interfaces)?;
+        pins.commit()?;
+        // From here on it is in effect, and failures must not undo it. What fails here fails again below.
+        let _ = pins.release_unused();
+        wait_for_packets();
+        if let Some(carrying) = carrying {
+            if carrying.lost() > 0 {
+                let lost = carrying.lost();
+                notes.push(format!("the state of {lost} sources is reset: max_sources has grown so much that their slots cannot be found"));
+            }
+            carrying.finish();
+        }
+        notes.extend(pins.settle().err().map(|error| {
+            format!("the change is in effect; what is left of the policy before it was not removed: {error}; the next reload or start tries again")
+        }));
+        Ok(notes)
+    }
+
+    /// Restores the saved table into the new one, which no program uses yet. Returns a note about losses.
+    fn restore_table(&self) -> Option<String> {
+        let restore = self.saved.as_ref()?;
+        let tables = restore.saved.table.as_ref()?.open().and_then(|old| {
+            let new = self.place.open(self.ingress.settings())?;
+            Ok((old, new))
+        });
+        match tables {
+            Ok((old, new)) => match Carry::restore(old, new, self.carry.clone(), restore.then, restore.now) {
+                0 => None,
+                lost => Some(format!(
+                    "the state of {lost} sources is reset: max_sources has grown so much that their slots cannot be found"
+                )),
+            },
+            Err(error) => Some(format!("the state of every source is reset after the reboot: {error}")),
+        }
+    }
+
+    /// Unlocks sets of the table that an earlier agent left locked.
+    ///
+    /// # Errors
+    ///
+    /// When the table cannot be mapped.
+    pub fn release_locks(&mut self, pins: &PinDirectory) -> Result<(), LoadError> {
+        let Some(before) = &self.before else { return Ok(()) };
+        let released = pins.open_table(before)?.release_locks(wait_for_packets);
+        if released > 0 {
+            self.notes.push(format!(
+                "an agent was killed while {released} sets of the table of sources were locked; they are unlocked"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Steps that may fail come first. Programs are replaced last, so that the old and the new policy are in effect
+    /// side by side as briefly as possible.
+    fn attach(&mut self, config: &Config, interfaces: &[String]) -> Result<(), AttachError> {
+        let devices = present(interfaces)?;
+        let attach = config.agent.attach;
+        let mut datapaths: Vec<&mut Datapath> = std::iter::once(&mut self.ingress).chain(&mut self.egress).collect();
+        let mut steps = Vec::new();
+        for (nth, datapath) in datapaths.iter().enumerate() {
+            steps.extend(devices.iter().map(|device| (datapath.step(device, attach), nth, device)));
+        }
+        steps.sort_by_key(|(step, ..)| *step);
+        for (_, nth, device) in steps {
+            let Some(datapath) = datapaths.get_mut(nth) else { continue };
+            match datapath.attach_in_change(device, attach) {
+                // It is attached when it appears or is up.
+                Err(error) if error.is_of_the_interface() => {}
+                attached => attached?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Change::put_in_effect`] after it failed: every hook gets its previous program.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel rejects it; the next change or agent retries.
+    pub fn undo(self, pins: &PinDirectory) -> Result<(), LoadError> {
+        drop((self.ingress, self.egress));
+        pins.roll_back()?;
+        pins.clear_unless_linked();
+        wait_for_packets();
+        Ok(())
+    }
+}
+
+fn present(interfaces: &[String]) -> Result<Vec<Interface>, LoadError> {
+    host_links::present(interfaces).map_err(LoadError::Interfaces)
+}
+
+fn load(
+    plan: Plan,
+    pins: &PinDirectory,
+    place: &TablePlace,
+    devices: &[Interface],
+    config: &Config,
+) -> Result<(Datapath, Option<Datapath>), AttachError> {
+    for device in devices {
+        pins.check_others(device, Direction::Ingress)?;
+        if plan.egress.is_some() {
+            pins.check_others(device, Direction::Egress)?;
+        }
+    }
+    let mut ingress = Datapath::load_at(plan.ingress, pins, place)?;
+    let mut egress = plan.egress.map(|image| Datapath::load_at(image, pins, place)).transpose()?;
+    for datapath in std::iter::once(&mut ingress).chain(&mut egress) {
+        for device in devices {
+            datapath.prepare_for(device, config.agent.attach)?;
+        }
+    }
+    Ok((ingress, egress))
+}
+
+/// Waits until all packets that arrived before now have been evaluated.
+fn wait_for_packets() {
+    // Programs run under RCU, whose grace period this barrier waits for (Linux 4.3, commit 5b25b13ab08f).
+    if membarrier(MembarrierCommand::Global).is_err() {
+        thread::sleep(JUDGED);
+    }
+}

@@ -1,0 +1,315 @@
+//! The engine of limits on packets.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use api::trace::TraceLine;
+use arc_swap::ArcSwapOption;
+use cluster::{BusySource, Elsewhere, Usage};
+use common::ban::Ban;
+use common::counters::Traffic;
+use common::trace::TracedSources;
+use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
+use datapath::bans::Why;
+use datapath::compile::{Layout, Plan};
+use datapath::memory::Lasting;
+use datapath::{
+    AttachError, AttachMode, BanEntry, Datapath, EventRing, LoadError, PinDirectory, PinLock, SavedTable, Turn,
+};
+
+use super::change::Change;
+use super::in_effect::InEffect;
+use super::saved_bans::saved_reasons;
+use crate::daemon::events::Event;
+use crate::daemon::state::{MOST_TABLE_WORDS, Moment, Restore, Saved, SavedReason};
+use crate::stats::{CountedDocument, Live, monotonic_nanoseconds};
+
+/// The packet engine; empty while the config has no limits on packets: then the kernel's packet path is not needed.
+pub type Packets = Arc<ArcSwapOption<PacketEngine>>;
+
+/// The interval at which expired bans are removed and the host's load is sampled.
+pub const PERIOD: Duration = Duration::from_millis(500);
+
+/// With more bans than this, their counts of refused packets do not survive a reboot.
+const MOST_BANS_WITH_COUNTS: usize = 50_000;
+
+/// The limits on packets in effect.
+pub struct PacketEngine {
+    pub(super) file: Option<String>,
+    pub(super) started: Instant,
+    pub(super) pins: PinDirectory,
+    /// Locks the pins.
+    _lock: PinLock,
+    in_effect: Mutex<InEffect>,
+    /// Locked by one client at a time before [`PacketEngine::in_effect`], so that the agent's own work competes with
+    /// only one of many clients.
+    pub(super) clients: Mutex<()>,
+    /// The last live view.
+    live: Mutex<Live>,
+}
+
+impl PacketEngine {
+    /// Puts a policy in effect on these interfaces, with the state saved before a reboot, and each shared limit with
+    /// this host's share.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to load or attach it; then the previous state is unchanged.
+    pub fn start(
+        config: Config,
+        file: Option<String>,
+        plan: Plan,
+        pins: PinDirectory,
+        interfaces: &[String],
+        restore: Option<&Restore>,
+        shares: HashMap<String, cluster::EffectiveShare>,
+    ) -> Result<Self, AttachError> {
+        let lock = pins.lock()?;
+        let in_effect = InEffect::put(config, plan, &pins, interfaces, restore, shares)?;
+        Ok(Self {
+            file,
+            started: Instant::now(),
+            pins,
+            _lock: lock,
+            in_effect: Mutex::new(in_effect),
+            clients: Mutex::default(),
+            live: Mutex::default(),
+        })
+    }
+
+    /// Replaces the policy in effect. Returns notes for the operator.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to load or attach it; then the previous policy stays in effect.
+    pub fn replace(
+        &self,
+        config: Config,
+        plan: Plan,
+        interfaces: &[String],
+        lasting: Lasting,
+    ) -> Result<Vec<String>, AttachError> {
+        // Other requests are served while it is loaded and verified.
+        let change = Change::load(&config, plan, &self.pins, interfaces, None, lasting)?;
+        self.lock().replace(change, config, &self.pins, interfaces)
+    }
+
+    /// The layout of the table of sources.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.lock().ingress.image().layout.clone()
+    }
+
+    /// Detaches all limits on packets.
+    ///
+    /// # Errors
+    ///
+    /// When a pin cannot be removed.
+    pub fn detach(&self) -> Result<(), LoadError> {
+        self.lock().ingress.detach()
+    }
+
+    /// The ingress attach mode of each interface.
+    #[must_use]
+    pub fn modes(&self) -> Vec<(String, AttachMode)> {
+        let in_effect = self.lock();
+        in_effect.ingress.attached().iter().map(|attached| (attached.interface.clone(), attached.mode)).collect()
+    }
+
+    /// The state to save for a reboot.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be read.
+    pub fn snapshot(&self) -> Result<Saved, LoadError> {
+        let mut in_effect = self.lock();
+        let mut counted = in_effect.counted_in_all()?;
+        for (name, counters) in &mut counted.limits {
+            *counters = in_effect.baseline.of_limit(name, *counters);
+        }
+        let (sources, layout) = (in_effect.ingress.sources()?, in_effect.ingress.image().layout.clone());
+        // Reading a million entries of the trie takes seconds, during which no other request would be served.
+        let mut bans = match in_effect.bans.len() {
+            0..=MOST_BANS_WITH_COUNTS => in_effect.ingress.bans()?.all()?,
+            _ => in_effect.bans.iter().collect(),
+        };
+        let reasons: Vec<_> = in_effect.bans.reasons().map(|(prefix, why)| (prefix, why.clone())).collect();
+        let escalations = in_effect.escalation.save(monotonic_nanoseconds());
+        drop(in_effect);
+        // Scanning a table takes up to a second, without the lock: the mapping stays valid over a reload.
+        let at = Moment::now();
+        let table = Some(SavedTable::copy(&sources, &layout, at.monotonic, MOST_TABLE_WORDS));
+        bans.retain(|entry| Ban::is_in_force(entry.ban.own_until, at.monotonic));
+        let reasons = saved_reasons(&bans, reasons);
+        let counted = CountedDocument::from(&counted);
+        Ok(Saved { at: Some(at), counted, bans, reasons, escalations, table, ..Saved::default() })
+    }
+
+    /// Restores the reasons of the bans in effect.
+    pub fn take_up_reasons(&self, restore: &Restore) {
+        let mut in_effect = self.lock();
+        for SavedReason { text, limit, bans } in &restore.saved.reasons {
+            let why = Why { text: text.as_str().into(), limit: limit.as_deref().map(Arc::from) };
+            for BanEntry { prefix, ban } in bans.iter().filter_map(|nth| restore.saved.bans.get(*nth)) {
+                // Within the same boot, it may be another ban by now.
+                if restore.is_reboot || in_effect.bans.own_end(prefix) == Some(ban.own_until) {
+                    in_effect.bans.set_reason(prefix, Some(why.clone()));
+                }
+            }
+        }
+    }
+
+    /// Notes for the operator.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.lock().notes()
+    }
+
+    /// The periodic work, every [`PERIOD`].
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be written.
+    pub fn tick(&self) -> Result<(), LoadError> {
+        self.live().forget_if_unwatched();
+        let mut in_effect = self.lock();
+        in_effect.clear_ended_bans()?;
+        in_effect.follow_the_host()
+    }
+
+    /// Attaches to the config's interfaces that exist, releases removed ones, and updates the addresses for replies.
+    /// Without a change it only checks for programs that others detached.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not list the interfaces.
+    pub fn follow_host(&self, is_changed: bool) -> Result<Vec<Turn>, LoadError> {
+        let mut in_effect = self.lock();
+        let turns = in_effect.follow_interfaces(is_changed)?;
+        if is_changed {
+            in_effect.follow_addresses()?;
+        }
+        Ok(turns)
+    }
+
+    /// Stops as configured: the limits stay in effect or are detached.
+    ///
+    /// # Errors
+    ///
+    /// When a pin cannot be removed.
+    pub fn leave(&self) -> Result<OnExit, LoadError> {
+        let in_effect = self.lock();
+        // No process would read the logs of programs that stay.
+        for ring in in_effect.datapaths().filter_map(Datapath::trace) {
+            if let Err(error) = ring.trace(TracedSources::default()) {
+                tracing::warn!("ending traces failed: {error}; the kernel programs go on logging traced sources");
+            }
+        }
+        if in_effect.config.agent.on_exit == OnExit::Detach {
+            in_effect.ingress.detach()?;
+        }
+        Ok(in_effect.config.agent.on_exit)
+    }
+
+    /// The demand for a limit, in its unit; `None` if there is no such limit, or its counters cannot be read now: this
+    /// does not wait for a scan of the table of sources.
+    #[must_use]
+    pub fn asked(&self, name: &str) -> Option<Usage> {
+        let mut in_effect = self.in_effect.try_lock().ok()?;
+        let nth = in_effect.config.limits.iter().position(|limit| limit.name == name)?;
+        let (direction, unit) = (in_effect.config.limits[nth].direction, in_effect.config.limits[nth].unit);
+        let (asked, refused) = in_effect.datapath(direction).asked(nth).ok()?;
+        let before = in_effect.counted.limits.get(name).copied().unwrap_or_default();
+        let units = |traffic: Traffic| if unit == Unit::Bytes { traffic.bytes } else { traffic.packets };
+        let before = (units(before.passed) + units(before.throttled), units(before.throttled));
+        Some(Usage { wanted: units(asked) + before.0, refused: units(refused) + before.1 })
+    }
+
+    /// Packets that a limit has refused since its policy was loaded; `None` if there is no such limit.
+    #[must_use]
+    pub fn refused_packets(&self, name: &str) -> Option<u64> {
+        let mut in_effect = self.lock();
+        let nth = in_effect.config.limits.iter().position(|limit| limit.name == name)?;
+        let direction = in_effect.config.limits[nth].direction;
+        in_effect.datapath(direction).asked(nth).ok().map(|(_, refused)| refused.packets)
+    }
+
+    /// Enforces this host's share of a limit from the next packet on.
+    pub fn hold(&self, name: &str, share: cluster::EffectiveShare) {
+        let mut in_effect = self.lock();
+        let Some(nth) = in_effect.config.limits.iter().position(|limit| limit.name == name) else { return };
+        let direction = in_effect.config.limits[nth].direction;
+        in_effect.datapath(direction).set_share(nth, share.share, share.is_open);
+        in_effect.shares.insert(name.to_owned(), share);
+    }
+
+    /// The limits with `cluster = "keys"`: name, burst, and packets a second.
+    pub(crate) fn exchanged(&self) -> Vec<(String, u64, f64)> {
+        let in_effect = self.lock();
+        let limits = in_effect.config.limits.iter().filter(|limit| limit.cluster == Some(ClusterMode::Keys));
+        let rate = |limit: &Limit| limit.rates.rate.count as f64 * 1e9 / limit.rates.rate.per_nanoseconds as f64;
+        limits.map(|limit| (limit.name.clone(), limit.rates.burst, rate(limit))).collect()
+    }
+
+    /// As [`Reader::busy_sources`].
+    pub(crate) fn busy_sources(&self, limit: &str) -> Result<Vec<BusySource>, LoadError> {
+        self.lock().reader().busy_sources(limit)
+    }
+
+    /// As [`Reader::charge_beyond`].
+    pub(crate) fn charge_beyond(&self, limit: &str, charges: &[Elsewhere]) -> Result<(), LoadError> {
+        self.lock().reader().charge_beyond(limit, charges)
+    }
+
+    /// Sets the initial shares of the next policy for limits that the one in effect does not share; current shares
+    /// stay.
+    pub fn expect_shares(&self, shares: &HashMap<String, cluster::EffectiveShare>) {
+        let mut in_effect = self.lock();
+        in_effect.shares.retain(|name, _| shares.contains_key(name));
+        for (name, share) in shares {
+            in_effect.shares.entry(name.clone()).or_insert(*share);
+        }
+    }
+
+    /// The event rings of the programs in effect.
+    #[must_use]
+    pub fn event_rings(&self) -> Vec<Arc<EventRing>> {
+        let in_effect = self.lock();
+        std::iter::once(&in_effect.ingress).chain(&in_effect.egress).map(|of| Arc::clone(of.events())).collect()
+    }
+
+    /// Takes their events, and the number of lost ones.
+    #[must_use]
+    pub fn drain_events(&self) -> (Vec<Event>, u64) {
+        self.lock().reader().drain_events()
+    }
+
+    /// Lets the kernel programs log verdicts on exactly these sources; `false` if they log none at all.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be written.
+    pub fn trace(&self, sources: TracedSources) -> Result<bool, LoadError> {
+        let in_effect = self.lock();
+        let rings: Vec<_> = in_effect.datapaths().filter_map(Datapath::trace).collect();
+        rings.iter().try_for_each(|ring| ring.trace(sources))?;
+        Ok(!rings.is_empty())
+    }
+
+    /// Takes the logged verdicts, and the number of lost ones.
+    #[must_use]
+    pub fn drain_trace(&self) -> (Vec<TraceLine>, u64) {
+        self.lock().reader().drain_trace()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, InEffect> {
+        // After a panic elsewhere, the next request completes any partial change.
+        self.in_effect.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+        // A panic elsewhere only affects displayed figures.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,288 @@
+//! The policy on packets in effect: programs, bans, counters, and their replacement.
+
+use std::collections::HashMap;
+
+use api::request::CountersReset;
+use common::counters::{BYPASS_ROWS, Sighted};
+use common::packet::Direction;
+use common::settings::{Runtime, TableIdentity};
+use config::policy::Config;
+use datapath::bans::BanList;
+use datapath::compile::Plan;
+use datapath::memory::{Footprint, Lasting};
+use datapath::{AttachError, Datapath, Generation, LoadError, PinDirectory};
+use host::load::{HostLoad, ROOM, RoomDecision};
+
+use super::change::Change;
+use super::counts;
+use super::refusal_counts::Escalation;
+use super::saved_bans::restore_bans;
+use crate::daemon::state::Restore;
+use crate::stats::baseline::Baseline;
+use crate::stats::{Counted, Reader, monotonic_nanoseconds, samples};
+
+/// The mutable state of the packet engine.
+pub(super) struct InEffect {
+    pub(super) config: Config,
+    pub(super) ingress: Datapath,
+    pub(super) egress: Option<Datapath>,
+    /// Notes from when it was put in effect.
+    pub(super) notes: Vec<String>,
+    /// Missing interfaces of the config, as last reported.
+    pub(super) missing: Vec<String>,
+    pub(super) bans: BanList,
+    pub(super) escalation: Escalation,
+    pub(super) runtime: Runtime,
+    pub(super) load: Option<HostLoad>,
+    pub(super) room: RoomDecision,
+    /// Its memory.
+    pub(super) footprint: Footprint,
+    /// The counters of earlier policies.
+    pub(super) counted: Counted,
+    /// The counters at the operator's last reset.
+    pub(super) baseline: Baseline,
+    /// Its generation of counters.
+    pub(super) generation: Generation,
+    /// This host's shares of shared limits, by the limits' names.
+    pub(super) shares: HashMap<String, cluster::EffectiveShare>,
+}
+
+impl InEffect {
+    pub(super) fn put(
+        config: Config,
+        plan: Plan,
+        pins: &PinDirectory,
+        interfaces: &[String],
+        restore: Option<&Restore>,
+        shares: HashMap<String, cluster::EffectiveShare>,
+    ) -> Result<Self, AttachError> {
+        let mut change = Change::load(&config, plan, pins, interfaces, restore, Lasting::Indefinite)?;
+        // If an agent of this boot has already restored the state, and was killed during its start, the state is in
+        // effect.
+        let restore = restore.filter(|restore| !counts::is_restored(&pins.generations(), restore.saved.id));
+        let mut restored = Vec::new();
+        let mut put = |change: &mut Change| {
+            change.release_locks(pins)?;
+            let entries = change.ingress.bans()?.all()?;
+            let mut bans = BanList::resume(entries);
+            if let Some(restore) = restore {
+                let lost = restore_bans(&mut change.ingress.bans()?, &mut bans, restore);
+                restored.extend(lost.map(|error| {
+                    format!("restoring bans from before the reboot failed: {error}; some are not in effect")
+                }));
+                let result = counts::restore(&pins.generations(), restore.saved.id, &restore.saved.counted);
+                restored.extend(result.err().map(|error| {
+                    format!("restoring counters from before the reboot failed: {error}; they start at 0")
+                }));
+            }
+            let runtime = Runtime { bans: bans.len() as u32, ..Runtime::default() };
+            change.ingress.set_runtime(runtime)?;
+            set_shares(change, &config, &shares);
+            Ok((change.put_in_effect(&config, pins, interfaces)?, bans, runtime))
+        };
+        let (mut notes, bans, runtime) = match put(&mut change) {
+            Ok(put) => put,
+            Err(error) => {
+                undo(change, pins);
+                return Err(error);
+            }
+        };
+        let (generation, footprint) = (change.generation().clone(), change.footprint());
+        notes.extend(restored);
+        let counted = fold(pins, &generation, &mut notes).unwrap_or_default();
+        let baseline = Baseline { limits: counts::cleared(&pins.generations()), ..Baseline::default() };
+        let mut in_effect = Self {
+            config,
+            ingress: change.ingress,
+            egress: change.egress,
+            notes,
+            missing: Vec::new(),
+            bans,
+            escalation: Escalation::default(),
+            runtime,
+            footprint,
+            load: HostLoad::new().ok(),
+            room: RoomDecision::default(),
+            counted,
+            baseline,
+            generation,
+            shares,
+        };
+        if let Err(error) = in_effect.follow_mode() {
+            in_effect.notes.push(format!("applying the mode to bans that limits made failed: {error}"));
+        }
+        in_effect.begin_escalation();
+        Ok(in_effect)
+    }
+
+    /// Replaces this policy by a loaded one.
+    pub(super) fn replace(
+        &mut self,
+        mut change: Change,
+        config: Config,
+        pins: &PinDirectory,
+        interfaces: &[String],
+    ) -> Result<Vec<String>, AttachError> {
+        let put = |change: &mut Change| {
+            for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
+                datapath.set_runtime(self.runtime)?;
+            }
+            set_shares(change, &config, &self.shares);
+            change.put_in_effect(&config, pins, interfaces)
+        };
+        let notes = match put(&mut change) {
+            Ok(notes) => notes,
+            Err(error) => {
+                undo(change, pins);
+                std::iter::once(&mut self.ingress).chain(&mut self.egress).for_each(Datapath::reopen);
+                // The replaced policy's last counts are kept.
+                self.counted = fold(pins, &self.generation, &mut Vec::new()).unwrap_or_else(|| self.counted.clone());
+                return Err(error);
+            }
+        };
+        // The policy is in effect: a failure that only affects displayed figures is reported, not fatal.
+        let generation = change.generation().clone();
+        self.footprint = change.footprint();
+        let Change { mut ingress, egress, .. } = change;
+        let mut noted = notes.clone();
+        self.counted = fold(pins, &generation, &mut noted).unwrap_or_else(|| self.counted.clone());
+        self.generation = generation;
+        // With another policy's keys, fewer than 64 packets of each count again.
+        self.baseline.keys.clear();
+        if let Err(error) = self.take_up_samples(&mut ingress, &config) {
+            noted.push(format!("reading statistics of sources of the previous policy failed: {error}"));
+        }
+        self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster.is_some() && limit.name == *name));
+        self.end_escalation();
+        let mode = self.config.agent.mode;
+        (self.ingress, self.egress) = (ingress, egress);
+        (self.config, self.notes) = (config, notes);
+        let followed = self.follow_mode();
+        noted.extend(followed.err().map(|error| format!("applying the mode to bans that limits made failed: {error}")));
+        noted.extend(self.suspension_note());
+        noted.extend(self.interface_notes());
+        self.follow_escalation(mode);
+        Ok(noted)
+    }
+
+    /// Copies the samples of sources if the next policy has other maps.
+    pub(super) fn take_up_samples(&self, next: &mut Datapath, config: &Config) -> Result<(), LoadError> {
+        if TableIdentity::of(self.ingress.settings()).fits(next.settings()) {
+            return Ok(());
+        }
+        let (old, new) = (&self.ingress.image().groups, &next.image().groups);
+        let moved = samples::moved(
+            &self.ingress.sightings()?,
+            &self.ingress.sources()?,
+            (old, &|limit| self.config.limits.get(limit).map(|limit| limit.name.as_str())),
+            (new, &|limit| config.limits.get(limit).map(|limit| limit.name.as_str())),
+        );
+        next.take_up_sightings(&moved)
+    }
+
+    pub(super) fn reader(&self) -> Reader<'_> {
+        let datapaths = (&self.ingress, self.egress.as_ref());
+        Reader::new(&self.config, datapaths, &self.bans, &self.counted, &self.baseline)
+    }
+
+    /// The datapath of one direction.
+    pub(super) fn datapath(&mut self, direction: Direction) -> &mut Datapath {
+        match (direction, &mut self.egress) {
+            (Direction::Egress, Some(egress)) => egress,
+            _ => &mut self.ingress,
+        }
+    }
+
+    pub(super) fn notes(&self) -> Vec<String> {
+        let queueing = self.egress.iter().flat_map(Datapath::queueing_notes);
+        self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing).chain(self.suspension_note()).collect()
+    }
+
+    pub(super) fn datapaths(&self) -> impl Iterator<Item = &Datapath> {
+        std::iter::once(&self.ingress).chain(&self.egress)
+    }
+
+    pub(super) fn is_elastic(&self) -> bool {
+        std::iter::once(&self.ingress).chain(&self.egress).any(|datapath| datapath.settings().elastic_in_use != 0)
+    }
+
+    /// Writes changed settings to the kernel, once for each direction.
+    pub(super) fn set_runtime(&mut self, runtime: Runtime) -> Result<(), LoadError> {
+        if runtime != self.runtime {
+            self.ingress.set_runtime(runtime)?;
+            if let Some(egress) = &mut self.egress {
+                egress.set_runtime(runtime)?;
+            }
+            self.runtime = runtime;
+        }
+        Ok(())
+    }
+
+    pub(super) fn follow_the_host(&mut self) -> Result<(), LoadError> {
+        if !self.is_elastic() {
+            return Ok(());
+        }
+        // Without a sample, the host counts as busy.
+        let sample = self.load.as_mut().and_then(|load| load.sample().ok());
+        let has_room = sample.is_some_and(|sample| self.room.decide(&sample));
+        let room_until = if has_room { monotonic_nanoseconds() + ROOM.as_nanos() as u64 } else { 0 };
+        self.set_runtime(Runtime { room_until, ..self.runtime })
+    }
+
+    /// The counters of this policy and earlier ones.
+    pub(super) fn counted_in_all(&self) -> Result<Counted, LoadError> {
+        let mut counted = self.counted.clone();
+        let names: Vec<String> = self.config.limits.iter().map(|limit| limit.name.clone()).collect();
+        for datapath in self.datapaths() {
+            let catalogue: Vec<_> =
+                datapath.image().catalogue.iter().map(|counted| (counted.limit, counted.span)).collect();
+            counted.add(&names, BYPASS_ROWS, &catalogue, &datapath.counters()?, datapath.table_counters()?);
+        }
+        Ok(counted)
+    }
+
+    /// Sets the counters of limits and of their sources to 0; returns the number of limits.
+    pub(super) fn reset_counters(&mut self, pins: &PinDirectory) -> Result<CountersReset, LoadError> {
+        let limits = self.counted_in_all()?.limits;
+        counts::clear(&pins.generations(), limits.clone())?;
+        let samples = self.ingress.sightings()?;
+        let zeros: Vec<_> = samples.into_iter().map(|(key, _)| (key, Sighted::default())).collect();
+        self.ingress.take_up_sightings(&zeros)?;
+        self.baseline = Baseline { limits, ..Baseline::default() };
+        let keys = self.reader().counted_by_key()?;
+        self.baseline.keys = keys;
+        Ok(CountersReset { limits: self.config.limits.len() as u64 })
+    }
+}
+
+/// Adds up the counters of all policies except that of `generation`; `None` if that fails.
+fn fold(pins: &PinDirectory, generation: &Generation, notes: &mut Vec<String>) -> Option<Counted> {
+    match counts::fold(&pins.generations(), generation) {
+        Ok((counted, lost)) => {
+            notes.extend(lost);
+            Some(counted)
+        }
+        Err(error) => {
+            notes.push(format!("adding up counters of earlier policies failed: {error}"));
+            None
+        }
+    }
+}
+
+/// Sets a policy's shares of shared limits before the first packet, which would otherwise be evaluated under the whole
+/// limit on every host.
+fn set_shares(change: &mut Change, config: &Config, shares: &HashMap<String, cluster::EffectiveShare>) {
+    for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
+        for (nth, limit) in config.limits.iter().enumerate() {
+            if let Some(share) = shares.get(&limit.name).filter(|_| limit.cluster.is_some()) {
+                datapath.set_share(nth, share.share, share.is_open);
+            }
+        }
+    }
+}
+
+fn undo(change: Change, pins: &PinDirectory) {
+    if let Err(error) = change.undo(pins) {
+        tracing::error!("{error}");
+    }
+}

@@ -1,0 +1,14 @@
+//! The packet engine: limits on packets in the kernel, and requests about them.
+
+mod answers;
+mod bans;
+mod change;
+mod counts;
+mod engine;
+mod escalation;
+mod in_effect;
+mod interfaces;
+mod refusal_counts;
+mod saved_bans;
+
+pub use engine::{PERIOD, PacketEngine, Packets};

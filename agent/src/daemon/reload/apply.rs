@@ -1,0 +1,224 @@
+//! Replaces the config in effect, all or nothing.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Instant;
+
+use api::event::seconds_since_1970;
+use api::reload::{LastReload, Reloaded};
+use config::Changes;
+use config::policy::Config;
+use datapath::compile::{self, Plan};
+use datapath::host_links::interfaces;
+use datapath::memory::{self, Lasting};
+use decide::{Engine, Moves};
+
+use super::error::ReloadError;
+use super::last_valid::keep_as_last_valid;
+use super::live::{Applied, Cause};
+use super::record::Record;
+use super::source::Source;
+use super::summary::in_effect;
+use crate::daemon::Agent;
+use crate::protect::{self, Protected};
+use crate::supervisor::Supervisor;
+
+/// A config that passed all checks that change nothing.
+struct Prepared {
+    before: Config,
+    protected: Vec<Protected>,
+    effective: Config,
+    plan: Plan,
+    interfaces: Vec<String>,
+    engine: Engine,
+    moves: Moves,
+}
+
+impl Agent {
+    /// Reads the config again and puts it in effect, all or nothing.
+    pub fn reload(&self, cause: Cause, operator: Option<IpAddr>) -> Reloaded {
+        let _one = self.changing().one();
+        let began = Instant::now();
+        Supervisor.reloading();
+        let result = self.reload_file(cause, operator);
+        self.told(cause, self.file(), began, result)
+    }
+
+    /// Reports the changes of a reload without making them.
+    pub fn compare(&self) -> Reloaded {
+        let _one = self.changing().one();
+        let began = Instant::now();
+        let compared = self.file().ok_or(ReloadError::NoFile).and_then(|file| {
+            let (source, _) = Source::read(file)?;
+            let prepared = self.prepare(&source.config, None)?;
+            Ok(Changes::between(&prepared.before, &source.config))
+        });
+        let milliseconds = began.elapsed().as_millis() as u64;
+        let plain = Reloaded { ok: true, wrong_config: false, milliseconds, ..Reloaded::default() };
+        match compared {
+            Ok(changes) => Reloaded { changes, ..plain },
+            Err(error) => {
+                Reloaded { ok: false, wrong_config: error.is_of_the_config(), errors: error.lines(), ..plain }
+            }
+        }
+    }
+
+    fn reload_file(&self, cause: Cause, operator: Option<IpAddr>) -> Result<Applied, ReloadError> {
+        let file = self.file().ok_or(ReloadError::NoFile)?;
+        if let Some(trial) = &self.changing().live().trial {
+            return Err(trial.obstacle());
+        }
+        let text = config::read_text(file)?;
+        self.changing().live().seen = Some(text.clone());
+        let (source, _) = Source::parse(file, text)?;
+        let mut applied = self.apply(&source, operator, Lasting::Indefinite)?;
+        applied.notes.extend(keep_as_last_valid(&source));
+        if cause != Cause::Watch {
+            // The operator has decided which config applies.
+            let forgotten = Record::forget(&self.changing().live().source.config.agent);
+            applied.notes.extend(
+                forgotten.err().map(|error| format!("ending the record of the trial failed: {error}; the next start may roll back to the previous config")),
+            );
+        }
+        Ok(applied)
+    }
+
+    /// Reads the file again if its text has changed.
+    pub fn reload_if_changed(&self) {
+        let is_watched = {
+            let live = self.changing().live();
+            live.source.config.agent.watch && live.trial.is_none()
+        };
+        let Some(file) = self.file().filter(|_| is_watched) else { return };
+        // A missing file is being replaced.
+        let Ok(text) = config::read_text(file) else { return };
+        if self.changing().live().seen.as_ref() != Some(&text) {
+            self.reload(Cause::Watch, None);
+        }
+    }
+
+    /// Puts a config in effect instead of the present one.
+    pub(super) fn apply(
+        &self,
+        source: &Source,
+        operator: Option<IpAddr>,
+        lasting: Lasting,
+    ) -> Result<Applied, ReloadError> {
+        let config = &source.config;
+        let Prepared { before, protected, effective, plan, interfaces, engine, moves } =
+            self.prepare(config, operator)?;
+        // The last step that can fail.
+        let mut notes = self.replace_packets(&effective, plan, &interfaces, lasting).map_err(ReloadError::Packets)?;
+        let known = self.requests().engine();
+        engine.set_shares(self.shares(config).iter().filter(|(name, _)| known.asked(name).is_none()));
+        self.requests().replace(engine, moves);
+        self.groups().replace(&effective);
+        notes.extend(self.groups().notes());
+        notes.extend(self.replace_cluster(config));
+        let mut live = self.changing().live();
+        live.source = source.clone();
+        live.protected = protected;
+        Ok(Applied { notes, changes: Changes::between(&before, config) })
+    }
+
+    fn prepare(&self, config: &Config, operator: Option<IpAddr>) -> Result<Prepared, ReloadError> {
+        let (before, operators) = {
+            let mut live = self.changing().live();
+            live.operators.extend(operator);
+            (live.source.config.clone(), live.operators.clone())
+        };
+        self.check_fixed(&before, config)?;
+        let protected = protect::of(config, &operators);
+        let effective = protect::applied(config, &protected);
+        let plan = compile::plan_after(&effective, &self.layout())?;
+        let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
+        let (engine, moves) = self.requests().engine().after(&effective)?;
+        Ok(Prepared { before, protected, effective, plan, interfaces, engine, moves })
+    }
+
+    /// Settings that only take effect at a start must not change.
+    fn check_fixed(&self, before: &Config, config: &Config) -> Result<(), ReloadError> {
+        let (old, new) = (&before.agent, &config.agent);
+        let mut fixed = Vec::new();
+        for (is_same, name) in [
+            (old.control == new.control, "[agent] control"),
+            (old.pins == new.pins, "[agent] pins"),
+            (old.state_dir == new.state_dir, "[agent] state_dir"),
+            (old.cgroup == new.cgroup, "[agent] cgroup"),
+            (old.metrics == new.metrics, "[agent] metrics"),
+            (before.decide.http == config.decide.http, "[decide] http"),
+            (before.decide.grpc == config.decide.grpc, "[decide] grpc"),
+        ] {
+            if !is_same {
+                fixed.push(name);
+            }
+        }
+        let has_endpoint = config.decide.http.is_some() || config.decide.grpc.is_some();
+        if has_endpoint && !config.decide.limits.is_empty() && !self.requests().is_listening() {
+            fixed.push("whether [decide] has a server");
+        }
+        if fixed.is_empty() { Ok(()) } else { Err(ReloadError::NeedsRestart(fixed.join(", "))) }
+    }
+
+    /// Records the result of a change for `status`, the reply and the log.
+    pub(super) fn told(
+        &self,
+        cause: Cause,
+        file: Option<&Path>,
+        began: Instant,
+        result: Result<Applied, ReloadError>,
+    ) -> Reloaded {
+        let (Applied { notes, changes }, errors, is_of_the_config) = match result {
+            Ok(applied) => (applied, Vec::new(), false),
+            Err(error) => (Applied::default(), error.lines(), error.is_of_the_config()),
+        };
+        memory::trim_now_and_soon();
+        let file = file.map(|file| file.display().to_string());
+        let what = file.clone().unwrap_or_else(|| "the built-in limits".to_owned());
+        let milliseconds = began.elapsed().as_millis() as u64;
+        let line = match (errors.is_empty(), cause) {
+            (true, Cause::TrialEnded) => {
+                format!("the trial of {what} was not confirmed: rolled back to the previous config")
+            }
+            (true, Cause::Revert) => format!("the trial of {what} was reverted: rolled back to the previous config"),
+            (true, Cause::Try) => format!("{what} is in effect, on trial"),
+            (true, _) => format!("reloaded {what} in {milliseconds} ms"),
+            (false, Cause::TrialEnded | Cause::Revert) => {
+                format!("the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds")
+            }
+            (false, _) => format!("{what} was not applied: the previous config stays in effect"),
+        };
+        let in_effect = in_effect(self.changing().live().config(), self.packets().as_deref());
+        if errors.is_empty() {
+            tracing::info!("{line}: {in_effect}");
+        } else {
+            tracing::error!("{line}");
+        }
+        for error in &errors {
+            tracing::error!("{error}");
+        }
+        Supervisor.ready(&format!("{in_effect}; {line}"));
+        for note in &notes {
+            tracing::warn!("{note}");
+        }
+        let ok = errors.is_empty();
+        let mut live = self.changing().live();
+        if cause.ends_a_trial() && ok {
+            // Here, so that the end of the trial and its result become visible together.
+            live.trial = None;
+            // Changes of the file during a trial are put in effect by an operator, not by `watch`.
+            live.seen = self.file().and_then(|file| config::read_text(file).ok());
+        }
+        live.last = Some(LastReload {
+            at: seconds_since_1970(),
+            ok,
+            cause: cause.word().to_owned(),
+            file,
+            seconds: began.elapsed().as_secs_f64(),
+            errors: errors.clone(),
+            notes: notes.clone(),
+        });
+        drop(live);
+        Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes, changes }
+    }
+}

@@ -1,0 +1,73 @@
+//! Errors of reloads and trials.
+
+use config::ConfigError;
+use datapath::compile::CompileError;
+use decide::EngineError;
+use thiserror::Error;
+
+use crate::daemon::state::StateError;
+
+/// A config was not applied; the one in effect is unchanged.
+#[derive(Debug, Error)]
+pub enum ReloadError {
+    /// The agent has no config file.
+    #[error("this agent runs without a config file, on built-in limits: start it with --config FILE")]
+    NoFile,
+    /// The config is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// It exceeds a limit of the kernel program.
+    #[error(transparent)]
+    Policy(#[from] CompileError),
+    /// A change that requires a restart.
+    #[error("{0} cannot be changed while the agent runs: put it back, or restart the agent")]
+    NeedsRestart(String),
+    /// The kernel does not list the interfaces.
+    #[error("reading this host's interfaces failed: {0}")]
+    Interfaces(std::io::Error),
+    /// Limits on requests cannot be enforced.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Limits on packets cannot be enforced.
+    #[error("{0}")]
+    Packets(String),
+    /// A trial is in progress.
+    #[error("a config is on trial: confirm it (agent confirm), end it (agent revert), or wait {0} s until it ends")]
+    OnTrial(u64),
+    /// A trial is over, and cannot be rolled back yet.
+    #[error(
+        "rolling back a trial failed and is tried again: agent status shows why; agent confirm keeps the config on trial"
+    )]
+    RollbackFailing,
+    /// There is no trial to end.
+    #[error("no config is on trial: agent try FILE --for 60s starts a trial")]
+    NoTrial,
+    /// The trial's duration is out of range.
+    #[error("a trial lasts from 1s to 24h: write --for 60s")]
+    Time,
+    /// The record for a rollback cannot be written.
+    #[error("starting the trial failed: {0}")]
+    Record(#[from] StateError),
+}
+
+impl ReloadError {
+    /// Whether the fix is another config or command line.
+    pub(super) const fn is_of_the_config(&self) -> bool {
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::Policy(_)
+                | Self::NeedsRestart(_)
+                | Self::Time
+                | Self::Engine(EngineError::Policy { .. })
+        )
+    }
+
+    /// One line per error.
+    pub(super) fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Config(ConfigError::Invalid(report)) => report.errors.iter().map(ToString::to_string).collect(),
+            other => vec![other.to_string()],
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Follows changes of the host's interfaces.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::daemon::Agent;
+
+/// The time between two checks for programs that others detached.
+const PERIOD: Duration = Duration::from_millis(500);
+/// How long changes are collected: a host with constant changes takes ten updates a second.
+const PAUSE: Duration = Duration::from_millis(100);
+/// `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`: interfaces and their addresses.
+const GROUPS: [u32; 3] = [1, 5, 9];
+/// The size of a kernel message.
+const MESSAGE: usize = 32 << 10;
+
+/// Follows the host until it is dropped: reacts to the kernel's messages about interfaces and addresses, and checks
+/// every [`PERIOD`] for detached programs.
+pub async fn follow_interfaces(agent: Arc<Agent>) {
+    let watcher = match Watcher::new() {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            let period = humantime::format_duration(PERIOD);
+            tracing::error!("waiting for changes of interfaces failed: {error}; they are read every {period} instead");
+            None
+        }
+    };
+    // Whether interfaces may have changed since they were attached.
+    let mut is_changed = true;
+    loop {
+        let agent = Arc::clone(&agent);
+        // Programs may have to be verified. A panic in the task has been reported, and must not stop this loop.
+        let is_followed = tokio::task::spawn_blocking(move || agent.follow_host(is_changed)).await.unwrap_or(false);
+        tokio::time::sleep(PAUSE).await;
+        let is_reported = match &watcher {
+            Some(watcher) => tokio::time::timeout(PERIOD - PAUSE, watcher.changed()).await.is_ok(),
+            None => {
+                tokio::time::sleep(PERIOD - PAUSE).await;
+                true
+            }
+        };
+        is_changed = is_reported || !is_followed;
+    }
+}
+
+/// Receives the kernel's messages about interfaces and addresses in the agent's network namespace.
+struct Watcher(AsyncFd<Socket>);
+
+impl Watcher {
+    #[expect(deprecated, reason = "its successor is unsafe; the socket is owned by what is returned")]
+    fn new() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        GROUPS.iter().try_for_each(|group| socket.add_membership(*group))?;
+        socket.set_non_blocking(true)?;
+        Ok(Self(AsyncFd::with_interest(socket, Interest::READABLE)?))
+    }
+
+    /// Waits for a change. The state is then read completely from the kernel instead of from messages, so that lost
+    /// messages do not matter.
+    async fn changed(&self) {
+        let Ok(mut ready) = self.0.readable().await else {
+            // Waiting failed: the interfaces are read every period.
+            return;
+        };
+        let mut message = Vec::with_capacity(MESSAGE);
+        loop {
+            message.clear();
+            match self.0.get_ref().recv(&mut message, 0) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Messages arrived, or some were lost (ENOBUFS).
+                _ => {}
+            }
+        }
+        ready.clear_ready();
+    }
+}

@@ -1,0 +1,147 @@
+//! The config in effect, and the lock for changing it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use api::event::seconds_since_1970;
+use api::reload::{LastReload, TrialStatus};
+use config::Changes;
+use config::policy::Config;
+
+use super::on_trial::Trial;
+use super::source::Source;
+use crate::protect::Protected;
+
+/// The cause of a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The start of the agent.
+    Start,
+    /// SIGHUP.
+    Signal,
+    /// `agent reload`.
+    Command,
+    /// The file has changed.
+    Watch,
+    /// `agent try`.
+    Try,
+    /// An unconfirmed trial.
+    TrialEnded,
+    /// `agent revert`.
+    Revert,
+}
+
+impl Cause {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Signal => "signal",
+            Self::Command => "command",
+            Self::Watch => "watch",
+            Self::Try => "try",
+            Self::TrialEnded => "trial-ended",
+            Self::Revert => "revert",
+        }
+    }
+
+    pub(super) const fn ends_a_trial(self) -> bool {
+        matches!(self, Self::TrialEnded | Self::Revert)
+    }
+}
+
+/// A config that was put in effect.
+#[derive(Default)]
+pub(super) struct Applied {
+    /// Notes for the operator.
+    pub notes: Vec<String>,
+    pub changes: Changes,
+}
+
+/// The config in effect.
+#[derive(Debug)]
+pub struct Live {
+    pub(super) source: Source,
+    pub(super) protected: Vec<Protected>,
+    /// The SSH sessions from which commands came.
+    pub(super) operators: BTreeSet<IpAddr>,
+    /// The file's text at the last reading, to detect changes.
+    pub(super) seen: Option<String>,
+    pub(super) last: Option<LastReload>,
+    pub(super) trial: Option<Trial>,
+}
+
+impl Live {
+    /// The initial config. `seen` is the text of its file, which differs from that of `source` after an unconfirmed
+    /// trial; `watch` must not put it in effect.
+    #[must_use]
+    pub fn new(source: Source, seen: Option<String>, protected: Vec<Protected>) -> Self {
+        Self { source, protected, operators: BTreeSet::new(), seen, last: None, trial: None }
+    }
+
+    /// Records that the file was invalid when the agent started, and that another config is in effect.
+    pub fn start_failed(&mut self, file: &Path, errors: Vec<String>) {
+        // It is read again when its text changes.
+        self.seen = config::read_text(file).ok();
+        self.last = Some(LastReload {
+            at: seconds_since_1970(),
+            ok: false,
+            cause: Cause::Start.word().to_owned(),
+            file: Some(file.display().to_string()),
+            seconds: 0.0,
+            errors,
+            notes: Vec::new(),
+        });
+    }
+
+    /// The config as written by the operator.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.source.config
+    }
+
+    /// The result of the last reload.
+    #[must_use]
+    pub fn last(&self) -> Option<LastReload> {
+        self.last.clone()
+    }
+
+    /// The exempt addresses that the agent detected.
+    #[must_use]
+    pub fn protected(&self) -> Vec<Protected> {
+        self.protected.clone()
+    }
+
+    /// The config on trial.
+    #[must_use]
+    pub fn trial(&self) -> Option<TrialStatus> {
+        self.trial.as_ref().map(Trial::status)
+    }
+}
+
+/// Allows one change at a time, while the config in effect stays readable.
+#[derive(Debug)]
+pub struct Changing {
+    live: Mutex<Live>,
+    one: Mutex<()>,
+    /// Woken when a trial starts.
+    pub(crate) trial_began: tokio::sync::Notify,
+}
+
+impl Changing {
+    #[must_use]
+    pub fn new(live: Live) -> Self {
+        Self { live: Mutex::new(live), one: Mutex::new(()), trial_began: tokio::sync::Notify::new() }
+    }
+
+    /// The config in effect.
+    pub fn live(&self) -> MutexGuard<'_, Live> {
+        // All writes under the lock are single assignments.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn one(&self) -> MutexGuard<'_, ()> {
+        self.one.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

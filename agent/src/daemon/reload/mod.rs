@@ -1,0 +1,23 @@
+//! The config in effect and its replacement: reloads, trials and rollbacks.
+
+mod apply;
+mod error;
+mod follow;
+mod last_valid;
+mod live;
+mod on_trial;
+mod record;
+mod source;
+mod summary;
+mod trial;
+mod watch;
+
+pub use error::ReloadError;
+pub use follow::follow_interfaces;
+pub use last_valid::{LastValid, keep_as_last_valid};
+pub use live::{Cause, Changing, Live};
+pub use record::{Record, RecordDamaged};
+pub use source::Source;
+pub use summary::in_effect;
+pub use trial::TRIALS;
+pub use watch::changes;

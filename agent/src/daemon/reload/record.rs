@@ -1,0 +1,151 @@
+//! The record of a trial, for the next agent if this one is killed or the host reboots.
+//!
+//! A trial is often of the agent's own config file, changed in place. A restarted agent would read it and put it in
+//! effect permanently. So the record is written before the trial starts, with both texts: the config on trial and the
+//! previous one. After a restart, an unconfirmed config is not put in effect: the previous one is, until `agent
+//! reload`, `agent confirm`, or a change of the file.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use config::policy::AgentConfig;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::daemon::state::{StateDirectory, StateError};
+
+const NAME: &str = "trial.json";
+
+/// A record cannot be read.
+#[derive(Debug, Error)]
+#[error("the record of a trial, {}, cannot be read: {reason}; it was renamed to *.damaged, and the config file is in effect without changes", path.display())]
+pub struct RecordDamaged {
+    path: PathBuf,
+    reason: String,
+}
+
+/// A trial, as it is written to the state directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The text of the config on trial.
+    pub tried: Option<String>,
+    /// The text of the previous config; `None` for the built-in limits.
+    pub before: Option<String>,
+}
+
+impl Record {
+    /// The path that earlier versions used.
+    fn beside_the_socket(agent: &AgentConfig) -> PathBuf {
+        agent.control.with_extension("trial.json")
+    }
+
+    /// Reads an earlier agent's record; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read. It is then renamed, so that this is reported once.
+    pub fn read(agent: &AgentConfig) -> Result<Option<Self>, RecordDamaged> {
+        for path in [StateDirectory::at(&agent.state_dir).file(NAME), Self::beside_the_socket(agent)] {
+            if let Some(record) = Self::read_at(&path)? {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_at(path: &Path) -> Result<Option<Self>, RecordDamaged> {
+        let read = fs::read(path).map(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
+        let reason = match read {
+            Ok(Ok(record)) => return Ok(Some(record)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Ok(Err(reason)) => reason,
+            Err(error) => error.to_string(),
+        };
+        let mut damaged = path.as_os_str().to_owned();
+        damaged.push(".damaged");
+        // If it cannot be renamed, the next agent reports it again.
+        let _ = fs::rename(path, damaged);
+        Err(RecordDamaged { path: path.to_owned(), reason })
+    }
+
+    /// Writes the record atomically.
+    ///
+    /// # Errors
+    ///
+    /// When the state directory cannot be written.
+    pub fn write(&self, agent: &AgentConfig) -> Result<(), StateError> {
+        let state = StateDirectory::at(&agent.state_dir);
+        let fail = |error: serde_json::Error| StateError::Write { path: state.file(NAME), source: error.into() };
+        let text = serde_json::to_vec(self).map_err(fail)?;
+        state.replace(NAME, &[&text])?;
+        // An earlier version's record must not be used instead.
+        let _ = fs::remove_file(Self::beside_the_socket(agent));
+        Ok(())
+    }
+
+    /// Removes the record; a missing one is no error.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be removed.
+    pub fn forget(agent: &AgentConfig) -> Result<(), StateError> {
+        let _ = fs::remove_file(Self::beside_the_socket(agent));
+        StateDirectory::at(&agent.state_dir).remove(NAME)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(folder: &std::path::Path) -> AgentConfig {
+        AgentConfig { control: folder.join("control.sock"), state_dir: folder.join("state"), ..AgentConfig::default() }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_gone_when_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = agent(folder.path());
+        assert_eq!(Record::read(&agent).unwrap(), None);
+        let record = Record { tried: Some("[agent]\n".to_owned()), before: None };
+        record.write(&agent).unwrap();
+        assert_eq!(Record::read(&agent).unwrap(), Some(record));
+        Record::forget(&agent).unwrap();
+        assert_eq!(Record::read(&agent).unwrap(), None);
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read_beside_the_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = agent(folder.path());
+        fs::write(folder.path().join("control.trial.json"), r#"{"tried":"a","before":"b"}"#).unwrap();
+        let record = Record { tried: Some("a".to_owned()), before: Some("b".to_owned()) };
+        assert_eq!(Record::read(&agent).unwrap(), Some(record));
+        Record::forget(&agent).unwrap();
+        assert_eq!(Record::read(&agent).unwrap(), None);
+    }
+
+    #[test]
+    fn a_damaged_record_is_set_aside_and_reported_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = agent(folder.path());
+        fs::create_dir(&agent.state_dir).unwrap();
+        fs::write(agent.state_dir.join(NAME), "{").unwrap();
+        let error = Record::read(&agent).unwrap_err().to_string();
+        assert!(error.contains("trial.json") && error.contains("damaged"), "{error}");
+        assert_eq!(Record::read(&agent).unwrap(), None);
+        assert!(agent.state_dir.join("trial.json.damaged").exists());
+    }
+
+    #[test]
+    fn where_it_cannot_be_written_the_error_names_the_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = agent(folder.path());
+        fs::create_dir_all(folder.path().join("state/trial.json.next")).unwrap();
+        let error = Record { tried: None, before: None }.write(&agent).unwrap_err().to_string();
+        assert!(error.contains("trial.json") && error.contains("[agent] state_dir"), "{error}");
+    }
+}

@@ -1,0 +1,35 @@
+//! A one-line summary of the config in effect, for the log and the service's status.
+
+use config::policy::{Config, Mode};
+
+use crate::daemon::packets::PacketEngine;
+
+/// Mode, limits, interfaces, groups and cluster of a config in effect.
+#[must_use]
+pub fn in_effect(config: &Config, packets: Option<&PacketEngine>) -> String {
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let does = match config.agent.mode {
+        Mode::Enforce => "enforcing",
+        Mode::Observe => "observing",
+    };
+    let mut parts = Vec::new();
+    match packets {
+        Some(packets) => {
+            let on: Vec<String> = packets.modes().into_iter().map(|(name, mode)| format!("{name} ({mode})")).collect();
+            let count = config.limits.len();
+            parts.push(format!("{does} {count} limit{} on {}", plural(count), on.join(", ")));
+        }
+        None => parts.push("no limit on packets".to_owned()),
+    }
+    if let count @ 1.. = config.decide.limits.len() {
+        parts.push(format!("{does} {count} limit{} on requests", plural(count)));
+    }
+    if let count @ 1.. = config.groups.len() {
+        parts.push(format!("limiting {count} process group{}", plural(count)));
+    }
+    if let Some(cluster) = &config.cluster {
+        let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
+        parts.push(format!("sharing limits with other hosts as {} through {}", cluster.node, stores.join(", ")));
+    }
+    parts.join("; ")
+}

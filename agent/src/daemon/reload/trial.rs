@@ -1,0 +1,173 @@
+//! A trial: a config in effect for a limited time, and rolled back unless it is confirmed.
+//!
+//! If a rollback fails, the trial's config stays in effect. The rollback is retried until it succeeds or the trial is
+//! confirmed, and reported as done only then.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use api::reload::{Confirmed, Reloaded};
+use datapath::memory::Lasting;
+
+use super::error::ReloadError;
+use super::last_valid::keep_as_last_valid;
+use super::live::{Applied, Cause};
+use super::on_trial::Trial;
+use super::record::Record;
+use super::source::Source;
+use crate::daemon::Agent;
+use crate::daemon::events::{Event, EventKind};
+
+/// The shortest and the longest trial.
+pub const TRIALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+
+impl Agent {
+    /// Puts a config on trial: `text`, as read from `file`, or the file's present text.
+    ///
+    /// # Errors
+    ///
+    /// When that fails; nothing has changed then.
+    pub fn try_config(&self, file: &Path, text: Option<String>, time: Duration, operator: Option<IpAddr>) -> Reloaded {
+        let _one = self.changing().one();
+        let began = Instant::now();
+        let result = self.begin_trial(file, text, time, operator);
+        if result.is_ok() {
+            self.changing().trial_began.notify_one();
+        }
+        self.told(Cause::Try, Some(file), began, result)
+    }
+
+    fn begin_trial(
+        &self,
+        file: &Path,
+        text: Option<String>,
+        time: Duration,
+        operator: Option<IpAddr>,
+    ) -> Result<Applied, ReloadError> {
+        if !TRIALS.contains(&time) {
+            return Err(ReloadError::Time);
+        }
+        if let Some(trial) = &self.changing().live().trial {
+            return Err(trial.obstacle());
+        }
+        let tried = match text {
+            Some(text) => Source::parse(file, text)?.0,
+            None => Source::read(file)?.0,
+        };
+        let before = self.changing().live().source.clone();
+        // Before any change, so that if the agent is killed, the next one knows the previous config.
+        let record = Record { tried: tried.text.clone(), before: before.text.clone() };
+        let earlier = Record::read(&before.config.agent).ok().flatten();
+        record.write(&before.config.agent)?;
+        match self.apply(&tried, operator, Lasting::Trial) {
+            Ok(applied) => {
+                let trial = Trial { file: file.to_owned(), ends: Instant::now() + time, before, failing: None };
+                self.changing().live().trial = Some(trial);
+                Ok(applied)
+            }
+            Err(error) => {
+                // Restores the earlier record; the directory has just been writable.
+                let _ = match earlier {
+                    Some(earlier) => earlier.write(&before.config.agent),
+                    None => Record::forget(&before.config.agent),
+                };
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the config on trial.
+    ///
+    /// # Errors
+    ///
+    /// When there is no trial, or the confirmation cannot be recorded for the next agent; the trial continues then.
+    pub fn confirm(&self) -> Result<Confirmed, String> {
+        let _one = self.changing().one();
+        let mut live = self.changing().live();
+        if live.trial.is_some() {
+            let forgotten = Record::forget(&live.source.config.agent);
+            forgotten.map_err(|error| format!("confirming the trial failed: {error}; the trial continues"))?;
+        }
+        let Some(trial) = live.trial.take() else {
+            return Err("no config is on trial: start one with agent try FILE --for 60s".to_owned());
+        };
+        let own = self.file().map(|file| file.display().to_string());
+        let file = trial.file.display().to_string();
+        let is_own = self.file().is_some_and(|own| is_same_file(own, &trial.file));
+        let note = match own {
+            _ if is_own => keep_as_last_valid(&live.source),
+            Some(own) => Some(format!(
+                "it is in effect until the next reload or start, which read {own}: to keep it, copy {file} there"
+            )),
+            None => Some(format!("it is in effect until the agent ends: to keep it, start it with --config {file}")),
+        };
+        tracing::info!("{file} is confirmed: its trial is over, and it stays in effect");
+        Ok(Confirmed { file, note })
+    }
+
+    /// The instant of the next rollback attempt of the trial in progress.
+    pub fn rollback_due(&self) -> Option<Instant> {
+        self.changing().live().trial.as_ref().map(Trial::due)
+    }
+
+    /// Rolls back an expired trial.
+    pub fn end_trial_if_due(&self) {
+        let _one = self.changing().one();
+        let due = {
+            let live = self.changing().live();
+            let due = live.trial.as_ref().filter(|trial| trial.due() <= Instant::now());
+            due.map(|trial| (trial.before.clone(), trial.file.clone()))
+        };
+        if let Some((before, tried)) = due {
+            self.roll_back(Cause::TrialEnded, &before, &tried);
+        }
+    }
+
+    /// Ends the trial in progress early.
+    pub fn revert(&self) -> Reloaded {
+        let _one = self.changing().one();
+        let trial = self.changing().live().trial.as_ref().map(|trial| (trial.before.clone(), trial.file.clone()));
+        match trial {
+            Some((before, tried)) => self.roll_back(Cause::Revert, &before, &tried),
+            None => Reloaded { errors: ReloadError::NoTrial.lines(), ..Reloaded::default() },
+        }
+    }
+
+    fn roll_back(&self, cause: Cause, before: &Source, tried: &Path) -> Reloaded {
+        let began = Instant::now();
+        let result = self.apply(before, None, Lasting::Indefinite).map(|mut applied| {
+            if let Some(own) = self.file()
+                && is_same_file(tried, own)
+            {
+                applied.notes.push(format!(
+                    "{} still has the config that was on trial: it is not in effect, and a restart does not change that; agent reload or agent try puts it in effect",
+                    own.display()
+                ));
+            }
+            applied
+        });
+        if let Err(error) = &result {
+            self.rollback_failed(tried, &error.lines().join("; "));
+        }
+        self.told(cause, Some(tried), began, result)
+    }
+
+    fn rollback_failed(&self, tried: &Path, error: &str) {
+        let wait = self.changing().live().trial.as_mut().map(|trial| trial.failed(error.to_owned()));
+        let Some(wait) = wait else { return };
+        let reason = format!(
+            "the trial of {} is over, and rolling back failed; it stays in effect, and the next attempt follows in {} s: {error}",
+            tried.display(),
+            wait.as_secs()
+        );
+        let attempts = self.changing().live().trial.as_ref().and_then(|trial| Some(trial.failing.as_ref()?.attempts));
+        tracing::error!("{reason}");
+        self.events().push(Event::now(EventKind::TrialRollbackFailed, attempts.unwrap_or(1), reason));
+    }
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(one) == real(other)
+}

@@ -1,0 +1,237 @@
+//! The state file: bans, counters, and the used units of slow limits.
+//!
+//! A header of three words (format, checksum, length of the document), a JSON document, and 64-bit words, all little
+//! endian. The checksum is SipHash-1-3 of everything after it: it detects damage, not forgery.
+
+use std::hash::Hasher as _;
+use std::io;
+use std::path::PathBuf;
+use std::{fs, mem};
+
+use datapath::{BanEntry, SavedTable};
+use decide::SavedRequests;
+use host::Moment;
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
+use thiserror::Error;
+
+use super::{StateDirectory, StateError};
+use crate::daemon::escalation::SavedEscalation;
+use crate::stats::CountedDocument;
+
+const NAME: &str = "state";
+/// Changes with the format.
+const FORMAT: u64 = u64::from_le_bytes(*b"WEIRST01");
+const WORD: usize = mem::size_of::<u64>();
+/// Words of a ban.
+const BAN: usize = 5;
+/// The most words of the table in the file: 32 MiB. With the maximum of 2²⁰ bans, and 16 MiB of keys of requests, a
+/// file has 89 MiB.
+pub const MOST_TABLE_WORDS: usize = 4 << 20;
+
+/// A state file cannot be used.
+#[derive(Debug, Error)]
+#[error("the state file {} cannot be used: {reason}; it was renamed to state.damaged, and bans, counters and slow limits start over", path.display())]
+pub struct StateDamaged {
+    path: PathBuf,
+    reason: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Saved {
+    /// The instant of the save.
+    pub at: Option<Moment>,
+    /// The file's checksum, which identifies it.
+    pub id: u64,
+    /// The counters at that instant.
+    pub counted: CountedDocument,
+    /// The bans.
+    pub bans: Vec<BanEntry>,
+    /// The reasons of some of these bans.
+    pub reasons: Vec<SavedReason>,
+    /// The durations of the last bans by limits.
+    pub escalations: Vec<SavedEscalation>,
+    /// The table of sources.
+    pub table: Option<SavedTable>,
+    /// Keys of limits on requests.
+    pub requests: Option<SavedRequests>,
+}
+
+/// A reason and its bans: all bans of a list share one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedReason {
+    /// The reason as text.
+    pub text: String,
+    /// The limit that made them, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    /// Indices into [`Saved::bans`].
+    pub bans: Vec<usize>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    at: Moment,
+    counted: CountedDocument,
+    bans: usize,
+    table: Option<datapath::SavedLayout>,
+    /// Missing in files of earlier versions.
+    #[serde(default)]
+    requests: Option<SavedRequests>,
+    #[serde(default)]
+    reasons: Vec<SavedReason>,
+    #[serde(default)]
+    escalations: Vec<SavedEscalation>,
+}
+
+impl Saved {
+    /// Reads the file; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// When it is damaged. It is then renamed, so that this is reported once.
+    pub fn read(directory: &StateDirectory) -> Result<Option<Self>, StateDamaged> {
+        let path = directory.file(NAME);
+        let reason = match fs::read(&path) {
+            Ok(bytes) => match parse(&bytes) {
+                Ok(saved) => return Ok(Some(saved)),
+                Err(reason) => reason.to_owned(),
+            },
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => error.to_string(),
+        };
+        // If it cannot be renamed, the next save replaces it.
+        let _ = fs::rename(&path, directory.file("state.damaged"));
+        Err(StateDamaged { path, reason })
+    }
+
+    /// Replaces the file atomically.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written; the previous file stays.
+    pub fn write(&self, directory: &StateDirectory) -> Result<(), StateError> {
+        let document = Document {
+            at: self.at.clone().unwrap_or_else(Moment::now),
+            counted: self.counted.clone(),
+            bans: self.bans.len(),
+            table: self.table.as_ref().map(|table| table.layout.clone()),
+            requests: self.requests.clone(),
+            reasons: self.reasons.clone(),
+            escalations: self.escalations.clone(),
+        };
+        let fail = |error: serde_json::Error| StateError::Write { path: directory.file(NAME), source: error.into() };
+        let mut body = serde_json::to_vec(&document).map_err(fail)?;
+        let length = (body.len() as u64).to_le_bytes();
+        let table = self.table.as_ref().map_or(&[][..], |table| &table.words);
+        let requests = self.requests.as_ref().map_or(&[][..], |requests| &requests.words);
+        let words = self.bans.len() * BAN + table.len() + requests.len();
+        // Growing by doubling would temporarily take twice the memory.
+        body.reserve_exact(words * WORD);
+        let bans = self.bans.iter().flat_map(ban_words);
+        let others = table.iter().chain(requests).copied();
+        body.extend(bans.chain(others).flat_map(u64::to_le_bytes));
+        let checksum = checksum(&length, &body).to_le_bytes();
+        directory.replace(NAME, &[&FORMAT.to_le_bytes(), &checksum, &length, &body])
+    }
+}
+
+fn checksum(length: &[u8], body: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(length);
+    hasher.write(body);
+    hasher.finish()
+}
+
+fn parse(bytes: &[u8]) -> Result<Saved, &'static str> {
+    const SHORT: &str = "it is incomplete";
+    let word = |nth: usize| -> Result<u64, &'static str> {
+        let part = bytes.get(nth * WORD..(nth + 1) * WORD).ok_or(SHORT)?;
+        Ok(u64::from_le_bytes(part.try_into().map_err(|_| SHORT)?))
+    };
+    if word(0)? != FORMAT {
+        return Err("it is of another version");
+    }
+    let (length, body) = bytes.get(2 * WORD..).and_then(|rest| rest.split_at_checked(WORD)).ok_or(SHORT)?;
+    let id = checksum(length, body);
+    if word(1)? != id {
+        return Err("its checksum is wrong");
+    }
+    let length = usize::try_from(word(2)?).map_err(|_| SHORT)?;
+    let (document, words) = body.split_at_checked(length).ok_or(SHORT)?;
+    let mut document: Document = serde_json::from_slice(document).map_err(|_| "it is of another version")?;
+    let words: Vec<u64> =
+        words.chunks_exact(WORD).map(|part| u64::from_le_bytes(part.try_into().unwrap_or_default())).collect();
+    let (bans, others) = words.split_at_checked(document.bans.saturating_mul(BAN)).ok_or(SHORT)?;
+    let of_requests = document.requests.as_ref().map_or(Some(0), SavedRequests::count).ok_or(SHORT)?;
+    let (table, of_requests) = others.split_at_checked(others.len().wrapping_sub(of_requests)).ok_or(SHORT)?;
+    if let Some(requests) = &mut document.requests {
+        requests.words = of_requests.to_vec();
+    }
+    Ok(Saved {
+        at: Some(document.at),
+        id,
+        counted: document.counted,
+        bans: bans.chunks_exact(BAN).filter_map(ban).collect(),
+        reasons: document.reasons,
+        escalations: document.escalations,
+        table: document.table.map(|layout| SavedTable { layout, words: table.to_vec() }),
+        requests: document.requests,
+    })
+}
+
+fn ban_words(entry: &BanEntry) -> [u64; BAN] {
+    let address = u128::from_be_bytes(entry.prefix.address);
+    let (high, low) = ((address >> 64) as u64, address as u64);
+    [high, low, u64::from(entry.prefix.length), entry.ban.own_until, entry.ban.refused]
+}
+
+fn ban(words: &[u64]) -> Option<BanEntry> {
+    let [high, low, length, own_until, refused] = *words else { return None };
+    let address = (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
+    let length = u32::try_from(length).ok().filter(|length| *length <= 128)?;
+    let ban = common::ban::Ban { until: own_until, own_until, refused };
+    Some(BanEntry { prefix: datapath::compile::PrefixKey { address, length }, ban })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved() -> Saved {
+        let entry = |length: u64, until: u64| ban(&[1, 2 << 40, length, until, 7]).unwrap();
+        let reasons = vec![SavedReason { text: "a \"scan\"".into(), limit: None, bans: vec![1] }];
+        Saved { bans: vec![entry(128, 5), entry(64, u64::MAX)], reasons, ..Saved::default() }
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        assert!(Saved::read(&directory).unwrap().is_none());
+        saved().write(&directory).unwrap();
+        let read = Saved::read(&directory).unwrap().unwrap();
+        assert_eq!((read.bans, read.reasons), (saved().bans, saved().reasons));
+        assert_eq!(read.at.unwrap().boot, Moment::now().boot);
+    }
+
+    #[test]
+    fn damage_of_any_byte_is_found_and_the_file_set_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::at(folder.path());
+        saved().write(&directory).unwrap();
+        let whole = fs::read(directory.file(NAME)).unwrap();
+        for nth in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[nth] ^= 1 << (nth % 8);
+            assert!(parse(&bytes).is_err(), "byte {nth}");
+            assert!(parse(&whole[..nth]).is_err(), "{nth} bytes");
+        }
+        fs::write(directory.file(NAME), &whole[..20]).unwrap();
+        let error = Saved::read(&directory).unwrap_err().to_string();
+        assert!(error.contains("incomplete") || error.contains("checksum"), "{error}");
+        assert!(directory.file("state.damaged").exists() && Saved::read(&directory).unwrap().is_none());
+    }
+}

@@ -1,0 +1,159 @@
+//! Saves the state while the agent runs, and provides it after a reboot.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::file::Saved;
+use super::{StateDirectory, StateError};
+use host::Moment;
+
+/// The interval of saves. Changes since the last one are lost with a power failure.
+const EVERY: Duration = Duration::from_secs(20);
+
+/// The saved state of an earlier agent.
+#[derive(Clone, Debug)]
+pub struct Restore {
+    /// Whether there was a reboot since. If not, the kernel still has its state.
+    pub is_reboot: bool,
+    pub saved: Saved,
+    /// The present on the clock of the save.
+    pub then: u64,
+    /// The present on this boot's monotonic clock.
+    pub now: u64,
+}
+
+/// The state file of a running agent.
+#[derive(Debug)]
+pub struct Keeping {
+    directory: StateDirectory,
+    /// Whether saving has ended. Locked while the file is written, so that the last save is final.
+    is_closed: Mutex<bool>,
+    trouble: Mutex<Trouble>,
+}
+
+#[derive(Debug, Default)]
+struct Trouble {
+    /// Errors of the directory or an earlier boot's file.
+    found: Vec<String>,
+    /// Why the last save failed.
+    failure: Option<String>,
+}
+
+impl Keeping {
+    /// Prepares the directory, and reads an earlier agent's state. Errors are in [`Keeping::notes`].
+    #[must_use]
+    pub fn open(directory: StateDirectory) -> (Self, Option<Restore>) {
+        let mut found = Vec::new();
+        let prepared = directory.prepare();
+        found.extend(
+            prepared
+                .err()
+                .map(|error| format!("the state is not saved over reboots, and agent try is refused: {error}")),
+        );
+        let saved = Saved::read(&directory).unwrap_or_else(|damaged| {
+            found.push(damaged.to_string());
+            None
+        });
+        let now = Moment::now();
+        let restore = saved.and_then(|saved| {
+            let at = saved.at.clone()?;
+            let is_reboot = at.boot != now.boot;
+            let then = if is_reboot { at.continued(&now) } else { now.monotonic };
+            // If the kernel reports no boot ID, the clock may have restarted.
+            (is_reboot || at.monotonic <= now.monotonic).then_some(Restore {
+                is_reboot,
+                saved,
+                then,
+                now: now.monotonic,
+            })
+        });
+        let trouble = Mutex::new(Trouble { found, failure: None });
+        (Self { directory, is_closed: Mutex::new(false), trouble }, restore)
+    }
+
+    /// Notes for the operator.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let trouble = self.trouble();
+        trouble.found.iter().chain(&trouble.failure).cloned().collect()
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_closed(&self) -> MutexGuard<'_, bool> {
+        self.is_closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Saves at intervals, on a separate thread, until it is closed.
+    pub fn start(self: &Arc<Self>, snapshot: impl Fn() -> Option<Saved> + Send + 'static) {
+        let keeping = Arc::clone(self);
+        let work = move || {
+            while !*keeping.is_closed() {
+                if let Some(saved) = snapshot() {
+                    keeping.save(&saved);
+                }
+                thread::sleep(EVERY);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("weir-state".to_owned()).spawn(work) {
+            self.trouble().found.push(format!("the state is not saved: starting a thread failed: {error}"));
+        }
+    }
+
+    /// Saves once more, and ends.
+    pub fn close(&self, saved: Option<&Saved>) {
+        if let Some(saved) = saved {
+            self.save(saved);
+        }
+        *self.is_closed() = true;
+    }
+
+    fn save(&self, saved: &Saved) {
+        let is_closed = self.is_closed();
+        if *is_closed {
+            return;
+        }
+        let failure = saved.write(&self.directory).err().map(|error: StateError| {
+            format!("the state is not saved, and a reboot would restore an older one or none: {error}")
+        });
+        // Writing may take a disk seconds, during which the notes must stay readable.
+        let mut trouble = self.trouble();
+        if let (Some(failure), None) = (&failure, &trouble.failure) {
+            tracing::warn!("{failure}");
+        }
+        trouble.failure = failure;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::time::Instant;
+
+    #[test]
+    fn notes_are_read_while_a_disk_hangs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (keeping, _) = Keeping::open(StateDirectory::at(folder.path()));
+        // Opening it for writing blocks until a reader opens it.
+        let next = folder.path().join("state.next");
+        nix::unistd::mkfifo(&next, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        thread::scope(|scope| {
+            let saving = scope.spawn(|| keeping.save(&Saved::default()));
+            let until = Instant::now() + Duration::from_secs(60);
+            while keeping.is_closed.try_lock().is_ok() {
+                assert!(Instant::now() < until && !saving.is_finished(), "nothing was saved");
+                thread::yield_now();
+            }
+            assert_eq!(keeping.notes(), Vec::<String>::new());
+            assert!(!saving.is_finished());
+            File::open(&next).unwrap().read_to_end(&mut Vec::new()).unwrap();
+        });
+        // A pipe cannot be synchronised.
+        assert_eq!(keeping.notes().len(), 1);
+    }
+}

@@ -1,0 +1,52 @@
+//! All checks for a config.
+
+use config::policy::Config;
+use datapath::{interface_names, lacking_for_shape};
+use serde::Serialize;
+
+use super::check::{Check, Verdict};
+use super::host;
+use super::interfaces::{self, shapes};
+
+/// All checks for a config.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Whether the host has everything that the config requires.
+    pub ok: bool,
+    pub host: Vec<Check>,
+    pub interfaces: Vec<interfaces::Interface>,
+}
+
+/// Checks this host for a config. Changes nothing.
+#[must_use]
+pub fn examine(config: &Config) -> Report {
+    let host = host::checks(config);
+    let interfaces = interfaces::examine(config);
+    let all = host.iter().chain(interfaces.iter().flat_map(|interface| &interface.checks));
+    let ok = all.into_iter().all(|check| check.verdict != Verdict::Missing);
+    Report { ok, host, interfaces }
+}
+
+/// What this host lacks for the config, without privileges; for `check`.
+#[must_use]
+pub fn lacking(config: &Config) -> Vec<String> {
+    let mut lacking = Vec::new();
+    let names = interface_names();
+    for pattern in &config.agent.interfaces {
+        if !names.iter().any(|name| pattern.matches(name)) {
+            lacking.push(format!(
+                "interface `{pattern}` not found (available: {}); it will be attached when it appears",
+                names.join(", ")
+            ));
+        }
+    }
+    if !config.limits.is_empty() && !std::path::Path::new("/sys/fs/bpf").exists() {
+        lacking.push("/sys/fs/bpf not found: limits on packets require a kernel with BPF".to_owned());
+    }
+    if shapes(config) {
+        let held = names.iter().filter(|name| config.agent.interfaces.iter().any(|pattern| pattern.matches(name)));
+        lacking.extend(held.filter_map(|name| lacking_for_shape(name, &config.limits)));
+    }
+    lacking.extend(cgroup::lacking(config));
+    lacking
+}

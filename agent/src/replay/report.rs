@@ -1,0 +1,344 @@
+//! The document of `agent replay`.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use common::counters::Counters;
+use common::key::Key;
+use common::packet::Address;
+use common::rule::{KeyKind, Rule};
+use config::policy::{self, Config};
+use serde::Serialize;
+
+use super::capture::InterfaceNames;
+use super::evaluation::Evaluation;
+use super::refused::{Refused, RefusedSource, SourceKey};
+use super::timeline::TimelineDocument;
+use super::{ClockTroubles, Outcome};
+use crate::stats::{BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, prefix_text};
+
+/// The most sources in the document.
+pub const LISTED: usize = 100;
+const SECOND: f64 = 1e9;
+
+/// `agent replay --json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// In the order given.
+    pub captures: Vec<CaptureReport>,
+    /// Captured time of the first packet, in seconds since 1970; `null` without packets.
+    pub from: Option<f64>,
+    /// The time from the first packet to the last, on the replay's clock.
+    pub seconds: f64,
+    /// Packets that were read and parsed.
+    pub packets: u64,
+    /// Packets with an unknown direction: evaluated as ingress.
+    pub undirected_packets: u64,
+    /// Packets with irregular times.
+    pub clock: ClockTroubles,
+    /// The config, and with `--compare` the other one.
+    pub configs: Vec<ConfigReport>,
+    /// The differences of the two configs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<ComparisonReport>,
+    /// Notes for the operator.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CaptureReport {
+    /// The path as given.
+    pub file: String,
+    /// `pcap` or `pcapng`; `null` if it could not be opened.
+    pub format: Option<String>,
+    /// `none`, `gzip` or `zstd`.
+    pub compression: Option<String>,
+    pub packets: u64,
+    /// Packets skipped: of unsupported link types, or truncated within the capture's own header.
+    pub skipped: u64,
+    /// Why it could not be read, or not to its end.
+    pub error: Option<String>,
+}
+
+/// The result of one config.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConfigReport {
+    pub config: String,
+    /// `enforce` or `observe`.
+    pub mode: String,
+    /// All packets that were evaluated.
+    pub passed: Count,
+    pub throttled: Count,
+    /// Packets that would be refused by limits on `observe`, or if the config were not on `observe`.
+    pub would_throttle: Count,
+    /// Packets evaluated as ingress.
+    pub ingress_packets: u64,
+    /// Packets evaluated as egress, including those without limits.
+    pub egress_packets: u64,
+    /// Packets that were not evaluated because too little was captured.
+    pub unknown_packets: u64,
+    /// Packets evaluated, although the programs read beyond the captured part.
+    pub cut_packets: u64,
+    /// Packets to which no limit applied, by reason.
+    pub bypass: BypassStatus,
+    pub table: SourcesStatus,
+    /// Limits on packets, in the file's order.
+    pub limits: Vec<LimitReport>,
+    /// The sources with the most refusals, most first.
+    pub sources: Vec<SourceReport>,
+    /// The most refusals of any source that may be missing from its count.
+    pub sources_error: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct LimitReport {
+    #[serde(flatten)]
+    pub definition: LimitDefinition,
+    /// Packets that conformed to this and all other limits on them.
+    pub passed: Count,
+    /// Refused by this limit.
+    pub throttled: Count,
+    /// Packets that would be refused if the limit were not on `observe`.
+    pub would_throttle: Count,
+    /// Packets that passed above it, because it is soft or marks them.
+    pub over: Count,
+    /// The same by class; classes without packets are omitted.
+    pub classes: Vec<ClassReport>,
+    /// The counts over time.
+    pub timeline: TimelineDocument,
+}
+
+/// The result of a limit for one class.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassReport {
+    pub class: String,
+    /// As in [`LimitReport`].
+    pub passed: Count,
+    /// As in [`LimitReport`].
+    pub throttled: Count,
+    /// As in [`LimitReport`].
+    pub would_throttle: Count,
+}
+
+/// The result of a limit for one source.
+#[derive(Clone, Debug, Serialize)]
+pub struct SourceReport {
+    /// The address, or the prefix that shares one key.
+    pub source: String,
+    /// The limit that refused it.
+    pub limit: String,
+    pub class: String,
+    /// Whether the limit is on `observe`: its packets passed.
+    pub observed: bool,
+    /// Packets refused, or that would be refused.
+    pub throttled_packets: u64,
+    pub throttled_bytes: u64,
+    /// Packets passed since the first refusal, in steps of 64.
+    pub passed_packets: u64,
+    /// Captured time of the first refused packet, in seconds since 1970.
+    pub first: f64,
+    pub last: f64,
+    /// Refused packets in the second with the most.
+    pub peak_per_second: u64,
+    /// The start of that second, in seconds since 1970.
+    pub peak_at: f64,
+}
+
+/// The differences of two configs.
+#[derive(Clone, Debug, Serialize)]
+pub struct ComparisonReport {
+    /// Packets that both pass.
+    pub both_pass: u64,
+    /// Packets that both refuse.
+    pub both_refuse: u64,
+    /// Packets that only the first config refuses.
+    pub only_first_refuses: u64,
+    /// Packets that only the second one refuses.
+    pub only_second_refuses: u64,
+    /// Their sources, most first.
+    pub first_sources: Vec<DifferingSource>,
+    /// Their sources, most first.
+    pub second_sources: Vec<DifferingSource>,
+}
+
+/// A source that only one of the configs refuses.
+#[derive(Clone, Debug, Serialize)]
+pub struct DifferingSource {
+    pub source: String,
+    pub packets: u64,
+    /// Captured time of the first, in seconds since 1970.
+    pub first: f64,
+    pub last: f64,
+}
+
+impl Report {
+    /// The report of a completed replay; `files` are the evaluations' configs.
+    #[must_use]
+    pub fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>], files: &[String]) -> Self {
+        let captures: Vec<CaptureReport> = outcome.captures.iter().map(CaptureReport::of).collect();
+        Self {
+            from: outcome.clock.first().map(seconds),
+            seconds: outcome.clock.elapsed() as f64 / SECOND,
+            packets: captures.iter().map(|capture| capture.packets).sum(),
+            undirected_packets: outcome.undirected,
+            clock: outcome.clock.troubles(),
+            configs: evaluations
+                .iter()
+                .zip(files)
+                .map(|(evaluation, file)| ConfigReport::of(evaluation, file, &outcome.interfaces))
+                .collect(),
+            comparison: outcome.comparison.as_ref().map(|comparison| ComparisonReport {
+                both_pass: comparison.both_pass,
+                both_refuse: comparison.both_refuse,
+                only_first_refuses: comparison.only[0],
+                only_second_refuses: comparison.only[1],
+                first_sources: differing(&comparison.sources[0]),
+                second_sources: differing(&comparison.sources[1]),
+            }),
+            notes: super::notes::of(outcome, evaluations),
+            captures,
+        }
+    }
+
+    /// Whether every capture was read to its end.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.captures.iter().all(|capture| capture.error.is_none())
+    }
+}
+
+impl CaptureReport {
+    fn of(read: &super::ReadCapture) -> Self {
+        Self {
+            file: read.path.display().to_string(),
+            format: read.format.map(str::to_owned),
+            compression: read.compression.map(str::to_owned),
+            packets: read.packets,
+            skipped: read.skipped.link_types.values().sum::<u64>() + read.skipped.headerless,
+            error: read.error.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl ConfigReport {
+    fn of(evaluation: &Evaluation<'_>, file: &str, interfaces: &InterfaceNames) -> Self {
+        let config = evaluation.config();
+        let totals = evaluation.totals();
+        let tally = evaluation.tally();
+        let bypass = bypass_status(|bypass| evaluation.bypass(bypass));
+        let table = evaluation.programs().fold(SourcesStatus::default(), |sum, program| {
+            let counted = program.table_counters();
+            SourcesStatus {
+                capacity: program.image().settings.shape.capacity(),
+                evicted: sum.evicted + counted.evicted,
+                full_passed: sum.full_passed + counted.full_passed,
+                full_throttled: sum.full_throttled + counted.full_throttled,
+                full_shared: sum.full_shared + counted.full_shared,
+                contended: sum.contended + counted.contended,
+                tracked: evaluation.tracked(),
+            }
+        });
+        let mut sources = sources_of(evaluation, evaluation.refused(), false, interfaces);
+        sources.extend(sources_of(evaluation, evaluation.would_refuse(), true, interfaces));
+        sources.retain(|source| source.throttled_packets > 0);
+        sources.sort_by_key(|source| std::cmp::Reverse(source.throttled_packets));
+        sources.truncate(LISTED);
+        Self {
+            config: file.to_owned(),
+            mode: config.agent.mode.to_string(),
+            passed: totals.passed.into(),
+            throttled: totals.throttled.into(),
+            would_throttle: totals.would_throttle.into(),
+            ingress_packets: tally.ingress,
+            egress_packets: tally.egress + tally.egress_unlimited.packets,
+            unknown_packets: tally.unknown,
+            cut_packets: tally.cut,
+            bypass: BypassStatus { unlimited: bypass.unlimited + tally.egress_unlimited.packets, ..bypass },
+            table,
+            limits: (0..config.limits.len()).map(|nth| LimitReport::of(evaluation, nth)).collect(),
+            sources,
+            sources_error: evaluation.refused().missed().max(evaluation.would_refuse().missed()),
+        }
+    }
+}
+
+impl LimitReport {
+    fn of(evaluation: &Evaluation<'_>, nth: usize) -> Self {
+        let config = evaluation.config();
+        let Counters { passed, throttled, would_throttle, over, .. } = evaluation.counters(nth, None);
+        let classes = (0..=config.classes.len()).map(|class| (class, evaluation.counters(nth, Some(class))));
+        Self {
+            definition: LimitDefinition::from(&config.limits[nth]),
+            passed: passed.into(),
+            throttled: throttled.into(),
+            would_throttle: would_throttle.into(),
+            over: over.into(),
+            classes: classes
+                .filter(|(_, counters)| *counters != Counters::default())
+                .map(|(class, counters)| ClassReport {
+                    class: policy::class_name(&config.classes, class as u32).to_owned(),
+                    passed: counters.passed.into(),
+                    throttled: counters.throttled.into(),
+                    would_throttle: counters.would_throttle.into(),
+                })
+                .collect(),
+            timeline: evaluation.timeline().document(nth),
+        }
+    }
+}
+
+fn sources_of(
+    evaluation: &Evaluation<'_>,
+    refused: &Refused,
+    observed: bool,
+    interfaces: &InterfaceNames,
+) -> Vec<SourceReport> {
+    let config = evaluation.config();
+    let row = |(key, source): (SourceKey, RefusedSource)| {
+        let limit = config.limits.get(key.limit as usize)?;
+        let rule = evaluation.rule_of(key.limit as usize)?;
+        Some(SourceReport {
+            source: describe(config, &key.key, rule, interfaces),
+            limit: limit.name.clone(),
+            class: policy::class_name(&config.classes, source.class).to_owned(),
+            observed,
+            throttled_packets: source.packets,
+            throttled_bytes: source.bytes,
+            passed_packets: source.passed,
+            first: seconds(source.first),
+            last: seconds(source.last),
+            peak_per_second: source.peak,
+            peak_at: seconds(source.peak_at),
+        })
+    };
+    refused.top(LISTED).into_iter().filter_map(row).collect()
+}
+
+/// A key as text.
+fn describe(config: &Config, key: &Key, rule: &Rule, interfaces: &InterfaceNames) -> String {
+    match rule.key {
+        kind if kind == KeyKind::Class as u8 => format!("class {}", policy::class_name(&config.classes, key.extra)),
+        kind if kind == KeyKind::Interface as u8 => {
+            format!("interface {}", interfaces.name(key.extra).unwrap_or("unknown"))
+        }
+        kind if kind == KeyKind::AddressPort as u8 => format!("{} port {}", prefix_text(key, rule), key.extra),
+        _ => prefix_text(key, rule),
+    }
+}
+
+fn differing(refused: &Refused) -> Vec<DifferingSource> {
+    let row = |(key, source): (SourceKey, RefusedSource)| DifferingSource {
+        source: address_text(&key.key),
+        packets: source.packets,
+        first: seconds(source.first),
+        last: seconds(source.last),
+    };
+    refused.top(LISTED).into_iter().map(row).collect()
+}
+
+fn address_text(key: &Key) -> String {
+    IpAddr::from(Ipv6Addr::from(Address { hi: key.hi, lo: key.lo }.octets())).to_canonical().to_string()
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / SECOND
+}

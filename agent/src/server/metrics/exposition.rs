@@ -1,0 +1,534 @@
+//! Converts the agent's documents to metrics.
+
+use cgroup::GroupStatus;
+use cgroup::account::Enforcement;
+use cluster::ClusterStatus;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{CounterVec, Error};
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+
+use super::ledger::Ledger;
+use crate::stats::{Count, InterfaceState, LimitStatus, Status};
+
+/// The documents from which metrics are made.
+#[derive(Clone, Debug, Default)]
+pub struct Documents {
+    /// The agent's status.
+    pub status: Status,
+    /// All limits, on packets and on requests.
+    pub limits: Vec<LimitStatus>,
+    /// All process groups.
+    pub groups: Vec<GroupStatus>,
+}
+
+/// Families of counters that `agent limits --reset-counters` sets to 0.
+const OF_LIMITS: [&str; 3] = ["weir_limit_", "weir_decisions_", "weir_waited_"];
+
+/// Writes the text. Keeps values between scrapes, so that counters never decrease.
+pub struct Exposition {
+    ledger: Ledger,
+    /// The number of resets of the limits' counters at the last scrape.
+    resets: u64,
+    process: Registry,
+}
+
+impl Exposition {
+    /// With the metrics of this process.
+    ///
+    /// # Errors
+    ///
+    /// When the process's own metrics are not available.
+    pub fn new() -> Result<Self, Error> {
+        let process = Registry::new();
+        process.register(Box::new(ProcessCollector::for_self()))?;
+        Ok(Self { ledger: Ledger::default(), resets: 0, process })
+    }
+
+    /// The text.
+    ///
+    /// # Errors
+    ///
+    /// When a value is not a valid metric, which is a bug in Weir.
+    pub fn text(&mut self, documents: &Documents) -> Result<String, Error> {
+        if self.resets != documents.status.counter_resets {
+            self.resets = documents.status.counter_resets;
+            self.ledger.restart(|series| OF_LIMITS.iter().any(|family| series.starts_with(family)));
+        }
+        let mut page = Page { registry: Registry::new(), ledger: &mut self.ledger };
+        page.agent(&documents.status)?;
+        page.packets(&documents.status)?;
+        page.limits(&documents.limits)?;
+        page.groups(&documents.groups)?;
+        if let Some(cluster) = &documents.status.cluster {
+            page.cluster(cluster)?;
+        }
+        let mut families = page.registry.gather();
+        families.extend(self.process.gather());
+        self.ledger.end_round();
+        TextEncoder::new().encode_to_string(&families)
+    }
+}
+
+/// One scrape in progress.
+struct Page<'a> {
+    registry: Registry,
+    ledger: &'a mut Ledger,
+}
+
+/// The values of a metric's labels, and its value.
+type Row<'a, T, const LABELS: usize> = ([&'a str; LABELS], T);
+
+/// Seconds are counted in these parts, since sums of floats accumulate rounding errors.
+const PARTS: f64 = 1e6;
+
+impl Page<'_> {
+    fn series(name: &str, labels: &[&str]) -> String {
+        // No label value has this byte: names in a config are printable.
+        format!("{name}\u{1f}{}", labels.join("\u{1f}"))
+    }
+
+    fn counter<'r, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; LABELS],
+        rows: impl IntoIterator<Item = Row<'r, u64, LABELS>>,
+    ) -> Result<(), Error> {
+        let family = IntCounterVec::new(Opts::new(name, help), &labels)?;
+        for (values, now) in rows {
+            let total = self.ledger.total(&Self::series(name, &values), now);
+            family.get_metric_with_label_values(&values)?.inc_by(total);
+        }
+        self.registry.register(Box::new(family))
+    }
+
+    fn seconds<'r, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; LABELS],
+        rows: impl IntoIterator<Item = Row<'r, f64, LABELS>>,
+    ) -> Result<(), Error> {
+        let family = CounterVec::new(Opts::new(name, help), &labels)?;
+        for (values, now) in rows {
+            let total = self.ledger.total(&Self::series(name, &values), (now * PARTS) as u64);
+            family.get_metric_with_label_values(&values)?.inc_by(total as f64 / PARTS);
+        }
+        self.registry.register(Box::new(family))
+    }
+
+    fn gauge<'r, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; LABELS],
+        rows: impl IntoIterator<Item = Row<'r, u64, LABELS>>,
+    ) -> Result<(), Error> {
+        let family = IntGaugeVec::new(Opts::new(name, help), &labels)?;
+        for (values, now) in rows {
+            family.get_metric_with_label_values(&values)?.set(i64::try_from(now).unwrap_or(i64::MAX));
+        }
+        self.registry.register(Box::new(family))
+    }
+
+    fn ratio<'r, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; LABELS],
+        rows: impl IntoIterator<Item = Row<'r, f64, LABELS>>,
+    ) -> Result<(), Error> {
+        let family = GaugeVec::new(Opts::new(name, help), &labels)?;
+        for (values, now) in rows {
+            family.get_metric_with_label_values(&values)?.set(now);
+        }
+        self.registry.register(Box::new(family))
+    }
+
+    fn agent(&mut self, status: &Status) -> Result<(), Error> {
+        self.gauge("weir_build_info", "The agent's version.", ["version"], [([status.version.as_str()], 1)])?;
+        self.gauge("weir_mode_info", "Whether it throttles or only counts.", ["mode"], [([status.mode.as_str()], 1)])?;
+        self.gauge("weir_uptime_seconds", "Since this agent started.", [], [([], status.uptime_seconds)])?;
+        self.gauge("weir_notes", "Notes in agent status.", [], [([], status.notes.len() as u64)])?;
+        let attached: Vec<_> =
+            status.interfaces.iter().filter_map(|on| Some((on.name.as_str(), on.attach?.to_string()))).collect();
+        self.gauge(
+            "weir_interface_info",
+            "How an interface is attached.",
+            ["interface", "attach"],
+            attached.iter().map(|(name, attach)| ([*name, attach.as_str()], 1)),
+        )?;
+        self.gauge(
+            "weir_interface_attached",
+            "1 while limits are in effect on an interface of the config, 0 while they are not.",
+            ["interface"],
+            status.interfaces.iter().map(|on| ([on.name.as_str()], u64::from(on.state == InterfaceState::Attached))),
+        )?;
+        if let Some(has_room) = status.has_room {
+            self.gauge(
+                "weir_elastic_has_room",
+                "1 while elastic limits allow more than their rate, since the host has spare resources.",
+                [],
+                [([], u64::from(has_room))],
+            )?;
+        }
+        self.config(status)
+    }
+
+    fn config(&mut self, status: &Status) -> Result<(), Error> {
+        let last = status.last_reload.as_ref();
+        self.gauge(
+            "weir_config_last_reload_successful",
+            "Whether the last config that was to take another's place did: 1 also before any was.",
+            [],
+            [([], u64::from(last.is_none_or(|last| last.ok)))],
+        )?;
+        if let Some(last) = last {
+            self.ratio(
+                "weir_config_last_reload_timestamp_seconds",
+                "When that was, in seconds since 1970.",
+                [],
+                [([], last.at)],
+            )?;
+        }
+        self.gauge(
+            "weir_config_on_trial",
+            "Whether the config in effect is on trial and not yet confirmed.",
+            [],
+            [([], u64::from(status.trial.is_some()))],
+        )?;
+        self.gauge(
+            "weir_trial_rollback_failing",
+            "1 while a trial is over and rolling back from it fails.",
+            [],
+            [([], u64::from(status.trial.as_ref().is_some_and(|trial| trial.rollback_failing)))],
+        )
+    }
+
+    fn packets(&mut self, status: &Status) -> Result<(), Error> {
+        let (totals, sources, bypass) = (&status.totals, &status.sources, &status.bypass);
+        self.counter(
+            "weir_packets_total",
+            "All packets, by what became of them.",
+            ["verdict"],
+            [(["passed"], totals.passed_packets), (["throttled"], totals.throttled_packets)],
+        )?;
+        self.counter(
+            "weir_bytes_total",
+            "Their bytes.",
+            ["verdict"],
+            [(["passed"], totals.passed_bytes), (["throttled"], totals.throttled_bytes)],
+        )?;
+        self.counter(
+            "weir_bypass_packets_total",
+            "Packets that came to no limit: malformed, banned and throttled ones are refused, all others pass.",
+            ["reason"],
+            [
+                (["unlimited"], bypass.unlimited),
+                (["not_ip"], bypass.not_ip),
+                (["essential"], bypass.essential),
+                (["never_limit"], bypass.never_limit),
+                (["malformed"], bypass.malformed),
+                (["banned"], bypass.banned),
+                (["essential_throttled"], bypass.essential_throttled),
+                (["not_ip_throttled"], bypass.not_ip_throttled),
+            ],
+        )?;
+        self.gauge("weir_bans", "Prefixes that are banned.", [], [([], status.bans)])?;
+        self.gauge(
+            "weir_sources_tracked",
+            "Keys whose allowance is not whole at this moment, of all limits together.",
+            [],
+            [([], sources.tracked)],
+        )?;
+        self.gauge("weir_sources_capacity", "Capacity of the table in keys.", [], [([], sources.capacity)])?;
+        self.counter("weir_sources_evicted_total", "Keys evicted by other busy keys.", [], [([], sources.evicted)])?;
+        self.counter(
+            "weir_sources_full_packets_total",
+            "Packets of new keys in a full table, by the outcome of on_full.",
+            ["outcome"],
+            [
+                (["passed"], sources.full_passed),
+                (["throttled"], sources.full_throttled),
+                (["shared"], sources.full_shared),
+            ],
+        )?;
+        self.counter(
+            "weir_contended_packets_total",
+            "Packets refused since other CPUs kept changing their state.",
+            [],
+            [([], sources.contended)],
+        )
+    }
+
+    fn limits(&mut self, limits: &[LimitStatus]) -> Result<(), Error> {
+        let on_packets = || limits.iter().filter(|limit| !is_on_requests(limit));
+        let on_requests = || limits.iter().filter(|limit| is_on_requests(limit));
+        self.gauge(
+            "weir_limit_info",
+            "A limit as its config defines it.",
+            ["limit", "direction", "key", "unit", "algorithm", "rate"],
+            limits.iter().map(|limit| {
+                let it = &limit.definition;
+                let labels: [&str; 6] = [&it.name, &it.direction, &it.key, &it.unit, &it.algorithm, &it.rate];
+                (labels, 1)
+            }),
+        )?;
+        self.counter(
+            "weir_limit_packets_total",
+            "Packets by a limit's verdict. Those that were over it, or would have been throttled, are among the passed too.",
+            ["limit", "verdict"],
+            on_packets().flat_map(|limit| verdicts(limit, |count| count.packets)),
+        )?;
+        self.counter(
+            "weir_limit_bytes_total",
+            "Their bytes.",
+            ["limit", "verdict"],
+            on_packets().flat_map(|limit| verdicts(limit, |count| count.bytes)),
+        )?;
+        self.counter(
+            "weir_limit_contended_packets_total",
+            "Packets that a limit refused since other CPUs kept changing the state of their key; among the throttled.",
+            ["limit"],
+            on_packets().map(|limit| ([limit.definition.name.as_str()], limit.contended.packets)),
+        )?;
+        self.gauge(
+            "weir_limit_keys",
+            "Keys whose allowance under a limit is not whole at this moment.",
+            ["limit"],
+            limits.iter().map(|limit| ([limit.definition.name.as_str()], limit.keys)),
+        )?;
+        self.counter(
+            "weir_decisions_total",
+            "Decisions for applications, by outcome.",
+            ["limit", "verdict"],
+            on_requests().flat_map(|limit| {
+                let name = limit.definition.name.as_str();
+                [
+                    ([name, "allowed"], limit.passed.packets),
+                    ([name, "refused"], limit.throttled.packets),
+                    ([name, "would_refuse"], limit.would_throttle.packets),
+                ]
+            }),
+        )?;
+        let waiting = || limits.iter().filter_map(|limit| Some((limit.definition.name.as_str(), limit.waiting?)));
+        self.gauge(
+            "weir_waiting_requests",
+            "Requests that wait in line for a limit at this moment.",
+            ["limit"],
+            waiting().map(|(name, line)| ([name], line.waiting)),
+        )?;
+        self.counter(
+            "weir_waited_requests_total",
+            "Requests that waited in line, by what became of them; full: refused at once, since the line was full.",
+            ["limit", "outcome"],
+            waiting().flat_map(|(name, line)| {
+                [
+                    ([name, "passed"], line.passed),
+                    ([name, "refused"], line.refused),
+                    ([name, "left"], line.left),
+                    ([name, "full"], line.full),
+                ]
+            }),
+        )
+    }
+
+    fn cluster(&mut self, cluster: &ClusterStatus) -> Result<(), Error> {
+        let each = || cluster.limits.iter().map(|limit| (limit.name.as_str(), limit));
+        let is_up = matches!(cluster.health.as_str(), "up" | "slow");
+        self.gauge("weir_cluster_store_up", "1 while the store grants shares.", [], [([], u64::from(is_up))])?;
+        if let Some(ago) = cluster.last_answer_seconds_ago {
+            self.ratio(
+                "weir_cluster_last_answer_age_seconds",
+                "Since the store last granted a share.",
+                [],
+                [([], ago)],
+            )?;
+        }
+        self.gauge(
+            "weir_cluster_hosts",
+            "Hosts with a lease on a limit when the store last granted one, this host included.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.hosts)),
+        )?;
+        self.ratio(
+            "weir_cluster_share_ratio",
+            "This host's share of a limit: 1 is all of it.",
+            ["limit"],
+            // With `cluster = "keys"` each host enforces the whole limit, so shares do not add up.
+            each().filter(|(_, limit)| limit.mode != "keys").map(|(name, limit)| ([name], limit.share)),
+        )?;
+        self.gauge(
+            "weir_cluster_share_leased",
+            "1 while the share is a lease or keys are exchanged, 0 while it is the share without the store.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], u64::from(["lease", "keys"].contains(&limit.share_from.as_str())))),
+        )?;
+        self.counter(
+            "weir_cluster_renewals_failed_total",
+            "Failed renewals of leases.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.failures)),
+        )?;
+        self.counter(
+            "weir_cluster_keys_exchanged_total",
+            "Keys whose consumption was exchanged with other hosts, once for each exchange.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.keys_exchanged)),
+        )?;
+        self.gauge(
+            "weir_cluster_keys_local",
+            "Keys that the last exchange left to this host alone, since there were too many.",
+            ["limit"],
+            each().map(|(name, limit)| ([name], limit.keys_local)),
+        )
+    }
+
+    fn groups(&mut self, groups: &[GroupStatus]) -> Result<(), Error> {
+        fn each<T: Copy>(groups: &[GroupStatus], value: impl Fn(&GroupStatus) -> T) -> Vec<Row<'_, T, 1>> {
+            groups.iter().map(|group| ([group.name.as_str()], value(group))).collect()
+        }
+        let known = |value: fn(&GroupStatus) -> Option<u64>| {
+            groups.iter().filter_map(move |group| Some(([group.name.as_str()], value(group)?)))
+        };
+        self.gauge(
+            "weir_group_processes",
+            "Processes and threads of a group.",
+            ["group"],
+            each(groups, |group| group.pids_current),
+        )?;
+        self.gauge(
+            "weir_group_frozen",
+            "1 while a group is frozen.",
+            ["group"],
+            each(groups, |group| u64::from(group.frozen)),
+        )?;
+        self.gauge(
+            "weir_group_notes",
+            "Notes of the group in agent groups: what is not as configured.",
+            ["group"],
+            each(groups, |group| group.notes.len() as u64),
+        )?;
+        self.gauge(
+            "weir_group_partly_enforced",
+            "1 while some limit of a group, or some process that matches it, is not enforced.",
+            ["group"],
+            each(groups, |group| u64::from(group.enforcement != Enforcement::Full)),
+        )?;
+        self.gauge(
+            "weir_group_processes_not_enforced",
+            "Processes that match a group and are not limited.",
+            ["group"],
+            each(groups, |group| group.not_enforced.iter().map(|one| one.pids.len() as u64).sum()),
+        )?;
+        self.seconds(
+            "weir_group_cpu_seconds_total",
+            "CPU time that a group used.",
+            ["group"],
+            each(groups, |group| group.cpu.usage_seconds),
+        )?;
+        self.seconds(
+            "weir_group_cpu_throttled_seconds_total",
+            "Time for which a group was throttled by its CPU limit.",
+            ["group"],
+            each(groups, |group| group.cpu.throttled_seconds),
+        )?;
+        self.ratio(
+            "weir_group_cpu_max_ratio",
+            "The CPU limit in effect at this moment: 1 is one CPU.",
+            ["group"],
+            groups.iter().filter_map(|group| Some(([group.name.as_str()], group.cpu.max_percent? / 100.0))),
+        )?;
+        self.gauge(
+            "weir_group_memory_bytes",
+            "Memory that a group uses.",
+            ["group"],
+            each(groups, |group| group.memory.current_bytes),
+        )?;
+        self.gauge(
+            "weir_group_memory_high_bytes",
+            "Its soft limit.",
+            ["group"],
+            known(|group| group.memory.high_bytes),
+        )?;
+        self.gauge("weir_group_memory_max_bytes", "Its hard limit.", ["group"], known(|group| group.memory.max_bytes))?;
+        self.counter(
+            "weir_group_oom_kills_total",
+            "Processes killed at the hard limit.",
+            ["group"],
+            each(groups, |group| group.memory.oom_kills),
+        )?;
+        self.counter(
+            "weir_group_io_bytes_total",
+            "Read from and written to a disk by a group.",
+            ["group", "device", "operation"],
+            groups.iter().flat_map(|group| {
+                group.io.iter().flat_map(|io| {
+                    let labels = |operation| [group.name.as_str(), io.device.as_str(), operation];
+                    [(labels("read"), io.read_bytes), (labels("write"), io.write_bytes)]
+                })
+            }),
+        )?;
+        self.counter(
+            "weir_group_network_bytes_total",
+            "Bytes that a group's network limits let through.",
+            ["group", "direction"],
+            groups.iter().flat_map(|group| {
+                let labels = |direction| [group.name.as_str(), direction];
+                [(labels("egress"), group.network.egress_bytes), (labels("ingress"), group.network.ingress_bytes)]
+            }),
+        )?;
+        self.counter(
+            "weir_group_network_throttled_packets_total",
+            "Packets that a group's network limits refused.",
+            ["group", "direction"],
+            groups.iter().flat_map(|group| {
+                let labels = |direction| [group.name.as_str(), direction];
+                [
+                    (labels("egress"), group.network.egress_throttled_packets),
+                    (labels("ingress"), group.network.ingress_throttled_packets),
+                ]
+            }),
+        )?;
+        self.counter(
+            "weir_group_connects_total",
+            "Connections that a group began, by verdict and limit.",
+            ["group", "verdict", "limit"],
+            groups.iter().flat_map(|group| {
+                let labels = |verdict, limit| [group.name.as_str(), verdict, limit];
+                let network = &group.network;
+                [
+                    (labels("passed", "connects"), network.connects),
+                    (labels("refused", "connects"), network.connects_refused),
+                    (labels("passed", "destinations"), network.destinations),
+                    (labels("refused", "destinations"), network.destinations_refused),
+                ]
+            }),
+        )?;
+        self.ratio(
+            "weir_group_pressure_ratio",
+            "Share of the last ten seconds in which some process of a group waited for a resource.",
+            ["group", "resource"],
+            groups.iter().flat_map(|group| {
+                let it = &group.pressure;
+                [("cpu", it.cpu), ("memory", it.memory), ("io", it.io)]
+                    .into_iter()
+                    .filter_map(|(resource, percent)| Some(([group.name.as_str(), resource], percent? / 100.0)))
+            }),
+        )
+    }
+}
+
+fn is_on_requests(limit: &LimitStatus) -> bool {
+    limit.definition.direction == "request"
+}
+
+fn verdicts(limit: &LimitStatus, of: fn(&Count) -> u64) -> [Row<'_, u64, 2>; 4] {
+    let name = limit.definition.name.as_str();
+    [
+        ([name, "passed"], of(&limit.passed)),
+        ([name, "throttled"], of(&limit.throttled)),
+        ([name, "would_throttle"], of(&limit.would_throttle)),
+        ([name, "over"], of(&limit.over)),
+    ]
+}

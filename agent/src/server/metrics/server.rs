@@ -1,0 +1,206 @@
+//! `GET /metrics` over HTTP/1.1, on a thread of its own.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use api::request;
+use host::descriptors::places;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus::TEXT_FORMAT;
+use thiserror::Error;
+use tokio::sync::Semaphore;
+
+use super::exposition::{Documents, Exposition};
+use crate::server::control::Handler;
+
+/// The timeout for the head of a request.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest duration of a connection.
+const LONGEST: Duration = Duration::from_secs(15);
+/// A page is reused for this multiple of the time it took to make, so that constant scraping takes at most a tenth of a
+/// thread's time.
+const REST: u32 = 9;
+
+/// The metrics server cannot be started.
+#[derive(Debug, Error)]
+pub enum ExporterError {
+    /// The address is in use, or not this host's.
+    #[error("listening on {address} for scrapers ([agent] metrics) failed: {source}; {help}")]
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+        /// The fix.
+        help: &'static str,
+    },
+    /// The system has no threads.
+    #[error("starting the thread that serves metrics failed: {0}")]
+    Thread(io::Error),
+    /// A bug in Weir.
+    #[error("preparing the metrics failed: {0}")]
+    Prepare(prometheus::Error),
+}
+
+/// A bound port that does not serve yet.
+#[derive(Debug)]
+pub struct Exporter {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Exporter {
+    /// Binds the port.
+    ///
+    /// # Errors
+    ///
+    /// When it is in use, or the address is not this host's.
+    pub fn bind(address: SocketAddr) -> Result<Self, ExporterError> {
+        let fail = |source: io::Error| {
+            let help = match source.kind() {
+                io::ErrorKind::AddrInUse => "another program listens there: name another port, or remove the key",
+                io::ErrorKind::AddrNotAvailable => "that address is not this host's: name one that is",
+                io::ErrorKind::PermissionDenied => "name a port from 1024 on",
+                _ => "name another address",
+            };
+            ExporterError::Listen { address, source, help }
+        };
+        let listener = TcpListener::bind(address).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        let address = listener.local_addr().map_err(fail)?;
+        Ok(Self { listener, address })
+    }
+
+    /// The address; with a configured port 0, the one that the system chose.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves scrapers until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no threads.
+    pub fn start(self, handler: Arc<impl Handler>) -> Result<(), ExporterError> {
+        let exposition = Exposition::new().map_err(ExporterError::Prepare)?;
+        let pages = Arc::new(Pages { handler, last: Mutex::new(Last { exposition, page: None }) });
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExporterError::Thread)?;
+        let listener = self.listener;
+        thread::Builder::new()
+            .name("weir-metrics".to_owned())
+            .spawn(move || runtime.block_on(serve(listener, pages)))
+            .map_err(ExporterError::Thread)?;
+        Ok(())
+    }
+}
+
+/// The served pages.
+struct Pages<H> {
+    handler: Arc<H>,
+    last: Mutex<Last>,
+}
+
+struct Last {
+    exposition: Exposition,
+    page: Option<Page>,
+}
+
+struct Page {
+    text: Bytes,
+    made: Instant,
+    took: Duration,
+}
+
+impl<H: Handler> Pages<H> {
+    fn page(&self) -> Result<Bytes, String> {
+        // A panic elsewhere leaves at worst an old page.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(page) = &last.page
+            && page.made.elapsed() < page.took * REST
+        {
+            return Ok(page.text.clone());
+        }
+        let started = Instant::now();
+        let documents = Documents {
+            status: self.ask(request::Request::Status)?,
+            limits: self.ask(request::Request::Limits)?,
+            groups: self.ask(request::Request::Groups)?,
+        };
+        let text = Bytes::from(last.exposition.text(&documents).map_err(|error| error.to_string())?);
+        last.page = Some(Page { text: text.clone(), made: Instant::now(), took: started.elapsed() });
+        Ok(text)
+    }
+
+    fn ask<T: serde::de::DeserializeOwned>(&self, request: request::Request) -> Result<T, String> {
+        serde_json::from_value(self.handler.handle(request)?).map_err(|error| error.to_string())
+    }
+}
+
+async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!("answering scrapers failed: {error}");
+            return;
+        }
+    };
+    let places = Arc::new(Semaphore::new(places().metrics));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let pages = Arc::clone(&pages);
+                tokio::spawn(async move {
+                    let service = service_fn(move |request| {
+                        let pages = Arc::clone(&pages);
+                        async move { Ok::<_, Infallible>(respond(&request, &pages)) }
+                    });
+                    let connection = hyper::server::conn::http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(PATIENCE)
+                        .serve_connection(TokioIo::new(stream), service);
+                    // Errors of one scraper concern no other.
+                    let _ = tokio::time::timeout(LONGEST, connection).await;
+                    drop(place);
+                });
+            }
+            // Most likely file descriptors are used up: wait and retry.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+fn respond(request: &Request<Incoming>, pages: &Pages<impl Handler>) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET\n");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match request.uri().path() {
+        "/metrics" => match pages.page() {
+            Ok(page) => {
+                let mut response = Response::new(Full::new(page));
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
+                response
+            }
+            Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("reading the metrics failed: {reason}\n")),
+        },
+        _ => text(StatusCode::NOT_FOUND, "metrics are at /metrics\n"),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

@@ -1,0 +1,254 @@
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use api::reload::{LastReload, TrialStatus};
+use api::request::Request;
+use cgroup::GroupStatus;
+use cluster::ClusterStatus;
+use cluster::status::ClusterLimitStatus;
+use datapath::AttachMode;
+
+use super::{Documents, Exporter, Exposition};
+use crate::server::control::Handler;
+use crate::stats::{Count, InterfaceState, InterfaceStatus, LimitDefinition, LimitStatus, Status, WaitingStatus};
+
+fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
+    let definition = LimitDefinition {
+        name: name.to_owned(),
+        direction: direction.to_owned(),
+        key: "source".to_owned(),
+        unit: "packets".to_owned(),
+        algorithm: "token-bucket".to_owned(),
+        rate: "10/s".to_owned(),
+        burst: 10,
+        ..LimitDefinition::default()
+    };
+    let count = Count { packets, bytes: 100 * packets };
+    let waiting =
+        (direction == "request").then_some(WaitingStatus { waiting: 1, passed: 2, refused: 3, left: 4, full: 5 });
+    LimitStatus {
+        definition,
+        passed: count,
+        throttled: count,
+        would_throttle: count,
+        over: count,
+        contended: count,
+        keys: 2,
+        waiting,
+    }
+}
+
+fn documents(packets: u64) -> Documents {
+    let mut status = Status { version: "1.2.3".to_owned(), mode: "enforce".to_owned(), ..Status::default() };
+    status.totals.passed_packets = packets;
+    status.interfaces.push(InterfaceStatus {
+        name: "eth0".to_owned(),
+        attach: Some(AttachMode::Native),
+        enforced_by: Vec::new(),
+        reason: None,
+        state: InterfaceState::Attached,
+    });
+    let group = GroupStatus { name: "batch".to_owned(), ..GroupStatus::default() };
+    Documents {
+        status,
+        limits: vec![limit("a \"quoted\" one\\", "ingress", packets), limit("credits", "request", packets)],
+        groups: vec![group],
+    }
+}
+
+/// The sample with this name and these labels.
+fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let lines = text.lines().map(|line| Ok(line.to_owned()));
+    let scrape = prometheus_parse::Scrape::parse(lines).unwrap();
+    let sample = scrape.samples.into_iter().find(|sample| {
+        sample.metric == name && labels.iter().all(|(label, value)| sample.labels.get(label) == Some(value))
+    })?;
+    match sample.value {
+        prometheus_parse::Value::Counter(value)
+        | prometheus_parse::Value::Gauge(value)
+        | prometheus_parse::Value::Untyped(value) => Some(value),
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+#[test]
+fn the_text_is_what_a_parser_of_the_format_reads() {
+    let text = Exposition::new().unwrap().text(&documents(7)).unwrap();
+    let lines = text.lines().map(|line| Ok(line.to_owned()));
+    let scrape = prometheus_parse::Scrape::parse(lines).unwrap();
+    assert_eq!(scrape.samples.len(), text.lines().filter(|line| !line.starts_with('#')).count(), "{text}");
+    for sample in &scrape.samples {
+        let is_counter = matches!(sample.value, prometheus_parse::Value::Counter(_));
+        assert_eq!(is_counter, sample.metric.ends_with("_total"), "{} is {:?}", sample.metric, sample.value);
+        assert!(scrape.docs.contains_key(&sample.metric), "{} is not explained", sample.metric);
+        let ours = sample.metric.starts_with("weir_");
+        assert!(ours || sample.metric.starts_with("process_"), "{}", sample.metric);
+    }
+    assert_eq!(value(&text, "weir_packets_total", &[("verdict", "passed")]), Some(7.0));
+    assert_eq!(value(&text, "weir_limit_bytes_total", &[("verdict", "throttled")]), Some(700.0));
+    assert_eq!(value(&text, "weir_decisions_total", &[("limit", "credits"), ("verdict", "refused")]), Some(7.0));
+    // Limits on requests count no packets.
+    assert_eq!(value(&text, "weir_limit_packets_total", &[("limit", "credits")]), None);
+    assert!(text.contains(r#"limit="a \"quoted\" one\\""#), "{text}");
+}
+
+#[test]
+fn a_config_that_was_not_put_in_force_is_seen() {
+    let mut documents = documents(7);
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(1.0));
+    assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), None);
+    assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(0.0));
+    assert_eq!(value(&text, "weir_trial_rollback_failing", &[]), Some(0.0));
+    documents.status.last_reload = Some(LastReload {
+        at: 1_790_000_000.5,
+        ok: false,
+        cause: "signal".to_owned(),
+        file: Some("limits.toml".to_owned()),
+        seconds: 0.1,
+        errors: vec!["wrong".to_owned()],
+        notes: Vec::new(),
+    });
+    documents.status.trial = Some(TrialStatus {
+        file: "next.toml".to_owned(),
+        ends_in_seconds: 0.0,
+        rollback_failing: true,
+        rollback: None,
+    });
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(0.0));
+    assert_eq!(value(&text, "weir_config_last_reload_timestamp_seconds", &[]), Some(1_790_000_000.5));
+    assert_eq!(value(&text, "weir_config_on_trial", &[]), Some(1.0));
+    assert_eq!(value(&text, "weir_trial_rollback_failing", &[]), Some(1.0));
+}
+
+#[test]
+fn a_cluster_is_told_of_limit_by_limit() {
+    let mut documents = documents(7);
+    assert!(!Exposition::new().unwrap().text(&documents).unwrap().contains("weir_cluster"));
+    let limit = |name: &str, from: &str| ClusterLimitStatus {
+        name: name.to_owned(),
+        share: 0.25,
+        share_from: from.to_owned(),
+        hosts: 4,
+        failures: 3,
+        keys_exchanged: 70,
+        keys_local: 5,
+        ..ClusterLimitStatus::default()
+    };
+    let limits = vec![limit("a", "lease"), limit("b", "closed")];
+    let cluster = ClusterStatus { health: "slow".to_owned(), limits, ..ClusterStatus::default() };
+    documents.status.cluster = Some(cluster.clone());
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, "weir_cluster_store_up", &[]), Some(1.0));
+    assert_eq!(value(&text, "weir_cluster_last_answer_age_seconds", &[]), None);
+    for (name, leased) in [("a", 1.0), ("b", 0.0)] {
+        let of = |metric| value(&text, metric, &[("limit", name)]);
+        assert_eq!(of("weir_cluster_share_ratio"), Some(0.25));
+        assert_eq!(of("weir_cluster_share_leased"), Some(leased));
+        assert_eq!(of("weir_cluster_hosts"), Some(4.0));
+        assert_eq!(of("weir_cluster_renewals_failed_total"), Some(3.0));
+        assert_eq!(of("weir_cluster_keys_exchanged_total"), Some(70.0));
+        assert_eq!(of("weir_cluster_keys_local"), Some(5.0));
+    }
+    let ago = Some(7.5);
+    documents.status.cluster =
+        Some(ClusterStatus { health: "down".to_owned(), last_answer_seconds_ago: ago, ..cluster });
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, "weir_cluster_store_up", &[]), Some(0.0));
+    assert_eq!(value(&text, "weir_cluster_last_answer_age_seconds", &[]), ago);
+}
+
+#[test]
+fn counters_go_on_when_what_they_are_read_from_begins_anew() {
+    let mut exposition = Exposition::new().unwrap();
+    let mut told = |packets| {
+        let text = exposition.text(&documents(packets)).unwrap();
+        value(&text, "weir_limit_packets_total", &[("verdict", "passed")]).unwrap()
+    };
+    assert_eq!([told(7), told(9), told(2), told(3)], [7.0, 9.0, 11.0, 12.0]);
+}
+
+/// Replies with ever more packets.
+#[derive(Default)]
+struct Busy {
+    packets: AtomicU64,
+}
+
+impl Handler for Busy {
+    fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
+        let documents = documents(self.packets.fetch_add(1, Ordering::Relaxed));
+        let document = match request {
+            Request::Status => serde_json::to_value(documents.status),
+            Request::Limits => serde_json::to_value(documents.limits),
+            Request::Groups => serde_json::to_value(documents.groups),
+            other => return Err(format!("{other:?} is not asked for")),
+        };
+        document.map_err(|error| error.to_string())
+    }
+}
+
+fn exchange(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n"))
+}
+
+#[test]
+fn a_scraper_is_answered_and_a_wrong_request_told_what_is_right() {
+    let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = exporter.address();
+    exporter.start(Arc::new(Busy::default())).unwrap();
+    let page = get(address, "/metrics");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("text/plain; version=0.0.4"), "{page}");
+    assert!(page.contains("\nweir_build_info{version=\"1.2.3\"} 1\n"), "{page}");
+    assert!(get(address, "/").starts_with("HTTP/1.1 404"));
+    assert!(
+        exchange(address, "POST /metrics HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .starts_with("HTTP/1.1 405")
+    );
+    assert!(exchange(address, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+}
+
+#[test]
+fn scrapers_that_hang_hold_up_nobody() {
+    let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = exporter.address();
+    exporter.start(Arc::new(Busy::default())).unwrap();
+    // More than there are places: some send nothing, some half a request, some never read the reply.
+    let hung: Vec<TcpStream> = (0..90)
+        .map(|nth| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            match nth % 3 {
+                0 => {}
+                1 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:").unwrap(),
+                _ => stream.write_all("GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n".repeat(100).as_bytes()).unwrap(),
+            }
+            stream
+        })
+        .collect();
+    let started = Instant::now();
+    assert!(get(address, "/metrics").contains("weir_build_info"));
+    // They are disconnected after their timeout; the rest is for a busy machine.
+    assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
+    drop(hung);
+}
+
+#[test]
+fn a_port_that_is_taken_is_told() {
+    let first = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let said = Exporter::bind(first.address()).unwrap_err().to_string();
+    assert!(said.contains(&first.address().to_string()) && said.contains("another program listens there"), "{said}");
+    let said = Exporter::bind("192.0.2.1:9464".parse().unwrap()).unwrap_err().to_string();
+    assert!(said.contains("is not this host's"), "{said}");
+}

@@ -1,0 +1,433 @@
+//! Summarises packets as [`Traffic`], in bounded memory for any number of sources.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use common::key::{HashSeed, Key};
+use common::packet::{Address, Direction, Kind, Packet, Protocol};
+use foldhash::fast::RandomState;
+
+use super::traffic::{MOST_SERVICES, Service, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit};
+use super::window::Busiest;
+
+/// The most sources of services at a time, some 300 to 700 bytes each.
+const MOST_SOURCES: usize = 1 << 16;
+/// The least number of a source's packets whose lengths are significant.
+const TELLING: u64 = 20;
+/// The most packets of a forged source.
+const LIGHT: u64 = 3;
+const SECOND: u64 = 1_000_000_000;
+/// The length in seconds of steps in which a source is active or not.
+const STEP: u64 = 10;
+/// The first local port that Linux uses for outgoing connections (`net.ipv4.ip_local_port_range`).
+const FIRST_EPHEMERAL: u16 = 32_768;
+/// Ports below this are well known.
+const WELL_KNOWN: u16 = 1_024;
+/// Selects the sampled sources: the same for each capture, so that summaries can be merged.
+const SEED: HashSeed =
+    HashSeed::new([0x2545_f491_4f6c_dd1d, 0x94d0_49bb_1331_11eb, 0xbf58_476d_1ce4_e5b9, 0x9e37_79b9_7f4a_7c15]);
+
+/// A source of a service.
+#[derive(Debug, Default)]
+struct Record {
+    busiest: Busiest,
+    /// Connections and requests, if the source has any.
+    others: [Option<Box<Busiest>>; 2],
+    packets: u64,
+    connections: u64,
+    /// Connections that were opened and not completed.
+    pending: u64,
+    completed: u64,
+    bytes: f64,
+    squares: f64,
+    active_steps: u64,
+    last_step: u64,
+}
+
+impl Record {
+    fn add(&mut self, nanoseconds: u64, kind: Kind, length: u32) {
+        self.packets += 1;
+        self.busiest.add(nanoseconds);
+        let other = match kind {
+            Kind::Plain => None,
+            Kind::Connection => Some(&mut self.others[0]),
+            Kind::Request => Some(&mut self.others[1]),
+        };
+        if let Some(other) = other {
+            other.get_or_insert_default().add(nanoseconds);
+        }
+        let length = f64::from(length);
+        self.bytes += length;
+        self.squares += length * length;
+        let step = nanoseconds / (STEP * SECOND);
+        if step != self.last_step {
+            (self.last_step, self.active_steps) = (step, self.active_steps + 1);
+        }
+    }
+
+    fn finish(&self, address: IpAddr) -> SourceTraffic {
+        let other = |nth: usize| self.others[nth].as_ref().map(|busiest| busiest.counts()).unwrap_or_default();
+        let mean = self.bytes / self.packets as f64;
+        SourceTraffic {
+            address,
+            busiest: [self.busiest.counts(), other(0), other(1)],
+            packets: self.packets,
+            connections: self.connections,
+            deviation: (self.squares / self.packets as f64 - mean * mean).max(0.0).sqrt(),
+            active_seconds: self.active_steps * STEP,
+        }
+    }
+}
+
+/// A service during the summary.
+#[derive(Debug)]
+struct Open {
+    traffic: ServiceTraffic,
+    completed: Busiest,
+    unanswered: Busiest,
+}
+
+/// Summarises packets.
+///
+/// When there are too many sources, the half with the fewest packets is summarised early (the bound of Misra and Gries,
+/// 1982, as for the refused sources of a replay): a flood of forged sources makes room for others, not the reverse.
+/// When there are too many services, those with the fewest packets are dropped; their packets count for their protocol.
+#[derive(Debug)]
+pub struct Collector {
+    services: HashMap<Service, u32, RandomState>,
+    open: HashMap<u32, Open, RandomState>,
+    next: u32,
+    sources: HashMap<(u32, Address), Record, RandomState>,
+    capacity: usize,
+    first: Option<u64>,
+    last: u64,
+    active_steps: u64,
+    last_step: u64,
+    packets: u64,
+    others: u64,
+    early: u64,
+}
+
+impl Default for Collector {
+    fn default() -> Self {
+        Self::with_capacity(MOST_SOURCES)
+    }
+}
+
+impl Collector {
+    /// Counts at most this many sources at a time.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self {
+            services: HashMap::default(),
+            open: HashMap::default(),
+            next: 0,
+            sources: HashMap::default(),
+            capacity,
+            first: None,
+            last: 0,
+            active_steps: 0,
+            last_step: 0,
+            packets: 0,
+            others: 0,
+            early: 0,
+        }
+    }
+
+    /// Records the time of a packet that no limit counts.
+    pub fn pass(&mut self, nanoseconds: u64) {
+        self.advance(nanoseconds);
+        self.others += 1;
+    }
+
+    fn advance(&mut self, nanoseconds: u64) {
+        self.first.get_or_insert(nanoseconds);
+        self.last = self.last.max(nanoseconds);
+        let step = nanoseconds / (STEP * SECOND);
+        if step != self.last_step {
+            (self.last_step, self.active_steps) = (step, self.active_steps + 1);
+        }
+    }
+
+    /// Adds an incoming packet, at an instant that is no earlier than previous ones; `length` is its frame's.
+    pub fn add(&mut self, nanoseconds: u64, packet: &Packet, length: u32) {
+        let protocol = match packet.protocol {
+            Protocol::Tcp => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+            Protocol::Icmp => Transport::Icmp,
+            Protocol::Other | Protocol::Hidden => return self.pass(nanoseconds),
+        };
+        if packet.is_essential {
+            return self.pass(nanoseconds);
+        }
+        self.advance(nanoseconds);
+        self.packets += 1;
+        // The key of limits: IPv6 addresses by /64.
+        let address = if packet.is_ipv4 { packet.source } else { Address { lo: 0, ..packet.source } };
+        let all = Service { protocol, port: None };
+        let own = packet.local_port(Direction::Ingress).map(|port| Service { protocol, port: Some(port) });
+        let own = own.filter(|service| self.is_of_a_service(*service, packet));
+        for service in std::iter::once(all).chain(own) {
+            self.add_to(service, address, nanoseconds, packet.kind, length);
+        }
+    }
+
+    /// Whether the packet is to a service of this host, and not a reply to the host's own request.
+    fn is_of_a_service(&self, service: Service, packet: &Packet) -> bool {
+        match (service.protocol, packet.ports()) {
+            (Transport::Tcp, _) => packet.kind == Kind::Connection || self.services.contains_key(&service),
+            (_, Some(ports)) => ports.source >= WELL_KNOWN || ports.destination < FIRST_EPHEMERAL,
+            (_, None) => false,
+        }
+    }
+
+    fn add_to(&mut self, service: Service, address: Address, nanoseconds: u64, kind: Kind, length: u32) {
+        let id = match self.services.get(&service) {
+            Some(id) => *id,
+            None => self.open_service(service),
+        };
+        if self.sources.len() >= self.capacity && !self.sources.contains_key(&(id, address)) {
+            self.make_room();
+        }
+        let Some(open) = self.open.get_mut(&id) else { return };
+        open.traffic.packets += 1;
+        let record = self.sources.entry((id, address)).or_default();
+        record.add(nanoseconds, kind, length);
+        if service.protocol != Transport::Tcp {
+            return;
+        }
+        if kind == Kind::Connection {
+            record.connections += 1;
+            record.pending += 1;
+            if record.completed == 0 && record.connections <= LIGHT {
+                open.unanswered.add(nanoseconds);
+            }
+        } else if record.pending > 0 {
+            record.pending -= 1;
+            record.completed += 1;
+            open.completed.add(nanoseconds);
+        }
+    }
+
+    fn open_service(&mut self, service: Service) -> u32 {
+        if self.services.len() >= MOST_SERVICES {
+            self.forget_services();
+        }
+        let id = self.next;
+        self.next += 1;
+        self.services.insert(service, id);
+        let traffic = ServiceTraffic::new(service);
+        self.open.insert(id, Open { traffic, completed: Busiest::default(), unanswered: Busiest::default() });
+        id
+    }
+
+    /// Drops the half of the services with the fewest packets.
+    fn forget_services(&mut self) {
+        let mut packets: Vec<u64> = self.open.values().map(|open| open.traffic.packets).collect();
+        let middle = packets.len() / 2;
+        let median = *packets.select_nth_unstable(middle).1;
+        self.open.retain(|_, open| open.traffic.service.port.is_none() || open.traffic.packets > median);
+        self.services.retain(|_, id| self.open.contains_key(id));
+        self.sources.retain(|(id, _), _| self.open.contains_key(id));
+    }
+
+    /// Summarises the half of the sources with the fewest packets.
+    fn make_room(&mut self) {
+        let mut packets: Vec<u64> = self.sources.values().map(|record| record.packets).collect();
+        let middle = packets.len() / 2;
+        let median = *packets.select_nth_unstable(middle).1;
+        let mut light = Vec::new();
+        self.sources.retain(|key, record| {
+            let is_kept = record.packets > median;
+            if !is_kept {
+                light.push((*key, std::mem::take(record)));
+            }
+            is_kept
+        });
+        self.early += light.len() as u64;
+        for ((id, address), record) in light {
+            self.summarise(id, address, &record, Named::No);
+        }
+    }
+
+    fn summarise(&mut self, id: u32, address: Address, record: &Record, named: Named) {
+        let Some(Open { traffic, .. }) = self.open.get_mut(&id) else { return };
+        let source = record.finish(IpAddr::from(Ipv6Addr::from(address.octets())).to_canonical());
+        if record.packets <= LIGHT {
+            traffic.light_sources += 1;
+            traffic.light_packets += record.packets;
+        }
+        if source.only_opens() {
+            let counts = source.busiest[Unit::Connections as usize];
+            traffic.only_open.iter_mut().zip(counts).for_each(|(counts, count)| counts.add(count));
+        } else {
+            for (counts, busiest) in traffic.busiest.iter_mut().zip(source.busiest) {
+                // A source without any connections or requests is not counted by them.
+                if busiest[0] > 0 {
+                    counts.iter_mut().zip(busiest).for_each(|(counts, count)| counts.add(count));
+                }
+            }
+            if record.packets >= TELLING {
+                let key = Key { hi: address.hi, lo: address.lo, ..Key::default() };
+                traffic.offer(SEED.hash(&key).0, source.clone());
+            }
+        }
+        if named == Named::Yes && record.packets > LIGHT {
+            traffic.named.push(source);
+        }
+    }
+
+    /// The summary of all packets.
+    #[must_use]
+    pub fn finish(mut self) -> Traffic {
+        for ((id, address), record) in std::mem::take(&mut self.sources) {
+            self.summarise(id, address, &record, Named::Yes);
+        }
+        let seconds = (self.last - self.first.unwrap_or(self.last)) as f64 / SECOND as f64;
+        let active_seconds = self.active_steps * STEP;
+        let close = |open: Open| {
+            let mut traffic = open.traffic;
+            (traffic.completed, traffic.unanswered) = (open.completed.counts(), open.unanswered.counts());
+            traffic.keep_busiest(active_seconds);
+            traffic
+        };
+        let mut traffic = Traffic {
+            seconds,
+            active_seconds,
+            packets: self.packets,
+            others: self.others,
+            early: self.early,
+            services: self.open.into_values().map(close).collect(),
+        };
+        traffic.order();
+        traffic
+    }
+}
+
+/// Whether a source can be a named one: those that were summarised early are the lightest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    Yes,
+    No,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::packet::build::Frame;
+    use common::packet::{Depth, Link, parse};
+
+    const HOST: [u8; 4] = [192, 0, 2, 1];
+    const SYN: u8 = 2;
+    const ACK: u8 = 16;
+
+    struct Clock(Collector, u64);
+
+    impl Clock {
+        fn new(capacity: usize) -> Self {
+            Self(Collector::with_capacity(capacity), 3_600 * SECOND)
+        }
+
+        fn add(&mut self, milliseconds: u64, frame: Frame) {
+            let bytes = frame.build();
+            let packet = parse(bytes.as_slice(), Link::Ethernet, Depth::Requests).unwrap();
+            self.0.add(self.1 + milliseconds * 1_000_000, &packet, bytes.len() as u32);
+        }
+    }
+
+    fn tcp(source: u32, port: u16, flags: u8) -> Frame {
+        Frame::ethernet().ipv4(source.to_be_bytes(), HOST).tcp(40_000, port, flags, b"")
+    }
+
+    fn service(traffic: &Traffic, protocol: Transport, port: Option<u16>) -> &ServiceTraffic {
+        traffic.services.iter().find(|service| service.service == Service { protocol, port }).unwrap()
+    }
+
+    #[test]
+    fn a_source_has_its_busiest_windows_by_unit() {
+        let mut clock = Clock::new(1 << 10);
+        for nth in 0..30 {
+            clock.add(nth * 10, tcp(1, 443, SYN));
+            clock.add(nth * 10 + 1, tcp(1, 443, ACK));
+        }
+        clock.add(100_000, tcp(1, 443, SYN));
+        clock.add(100_001, tcp(1, 443, ACK));
+        let traffic = clock.0.finish();
+        let web = service(&traffic, Transport::Tcp, Some(443));
+        assert_eq!(web.named[0].busiest[Unit::Packets as usize], [60, 60, 60, 62]);
+        assert_eq!(web.named[0].busiest[Unit::Connections as usize], [30, 30, 30, 31]);
+        assert_eq!((web.named[0].active_seconds, web.packets), (20, 62));
+        assert_eq!(web.completed[0], 30);
+        assert_eq!(service(&traffic, Transport::Tcp, None).packets, 62);
+        assert!((traffic.seconds - 100.001).abs() < 1e-6);
+    }
+
+    #[test]
+    fn sources_that_only_open_connections_are_apart() {
+        let mut clock = Clock::new(1 << 10);
+        (0..100).for_each(|nth| clock.add(nth, tcp(2, 443, SYN)));
+        clock.add(200, tcp(3, 443, ACK));
+        let traffic = clock.0.finish();
+        let web = service(&traffic, Transport::Tcp, Some(443));
+        assert_eq!((web.only_open[0].sources(), web.busiest[0][0].sources()), (1, 1));
+        assert_eq!((web.unanswered[0], web.completed[0]), (3, 0));
+    }
+
+    #[test]
+    fn replies_to_the_host_are_no_service() {
+        let mut clock = Clock::new(1 << 10);
+        clock.add(0, tcp(1, 50_000, ACK));
+        let udp = |from: u16, to: u16| Frame::ethernet().ipv4([10, 0, 0, 1], HOST).udp(from, to, b"12345678");
+        clock.add(1, udp(53, 40_000));
+        clock.add(2, udp(5_000, 51_820));
+        let traffic = clock.0.finish();
+        let ports: Vec<_> = traffic.services.iter().filter_map(|service| service.service.port).collect();
+        assert_eq!(ports, [51_820]);
+        assert_eq!(service(&traffic, Transport::Udp, None).packets, 2);
+    }
+
+    #[test]
+    fn made_up_sources_and_ports_make_room_for_those_that_are_busier() {
+        let mut clock = Clock::new(1_000);
+        for nth in 0..200_000u32 {
+            if nth % 100 == 0 {
+                clock.add(u64::from(nth / 100), tcp(nth / 100 % 10, 443, ACK));
+                clock.add(u64::from(nth / 100), tcp(nth / 100 % 10, 443, SYN));
+            }
+            clock.add(u64::from(nth / 100), tcp(1_000 + nth, (nth % 60_000) as u16, SYN));
+            assert!(clock.0.sources.len() <= 1_000 && clock.0.open.len() <= MOST_SERVICES);
+        }
+        let traffic = clock.0.finish();
+        let web = service(&traffic, Transport::Tcp, Some(443));
+        let busy: Vec<_> = web.named.iter().filter(|source| source.packets > 300).collect();
+        assert_eq!(busy.len(), 10);
+        // Two packets of each every 10 ms, in windows of 1 s to 1.25 s.
+        assert!(busy.iter().all(|source| (200..=250).contains(&source.busiest[0][0])), "{busy:?}");
+        assert!(traffic.early > 100_000 && traffic.services.len() <= MOST_SERVICES);
+    }
+
+    #[test]
+    fn parts_merge_into_the_whole() {
+        let part = |from: u32, to: u32| {
+            let mut clock = Clock::new(1 << 12);
+            for nth in from..to {
+                clock.add(u64::from(nth) * 100, tcp(nth % 300, 443, SYN));
+                clock.add(u64::from(nth) * 100 + 1, tcp(nth % 300, 443, ACK));
+            }
+            clock.0.finish()
+        };
+        let (mut sum, other, whole) = (part(0, 3_000), part(3_000, 6_000), part(0, 6_000));
+        sum.merge(&other);
+        let read: Traffic = serde_json::from_str(&serde_json::to_string(&sum).unwrap()).unwrap();
+        for sum in [sum, read] {
+            let (sum_of, whole_of) =
+                (service(&sum, Transport::Tcp, Some(443)), service(&whole, Transport::Tcp, Some(443)));
+            assert_eq!((sum.packets, sum_of.packets), (whole.packets, whole_of.packets));
+            // Each source is in both parts.
+            assert_eq!(sum_of.busiest[0][0].sources(), 2 * whole_of.busiest[0][0].sources());
+            assert_eq!(sum_of.named.len(), whole_of.named.len());
+            let addresses = |service: &ServiceTraffic| service.sample.iter().map(|(hash, _)| *hash).collect::<Vec<_>>();
+            assert_eq!(addresses(sum_of), addresses(whole_of));
+        }
+    }
+}

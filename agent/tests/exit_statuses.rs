@@ -1,0 +1,288 @@
+//! The exit status of every verb: 0 done; 1 failed while running; 2 wrong usage or config, and nothing was touched.
+//! Needs no root: the agent here has limits on requests alone.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::CommandFactory as _;
+
+/// A command line, in which `{}` is the test's folder, and the status it ends with.
+type Row = (&'static str, i32);
+
+/// Command lines that need no agent.
+const ALONE: &[Row] = &[
+    ("", 2),
+    ("--help", 0),
+    ("--version", 0),
+    ("nonsense", 2),
+    ("status --nonsense", 2),
+    ("run --config {}/missing.toml", 2),
+    ("run --config {}/invalid.toml", 2),
+    ("--config {}/invalid.toml", 2),
+    ("check {}/limits.toml", 0),
+    ("check {}/invalid.toml", 2),
+    ("check {}/invalid.toml --json", 2),
+    ("check {}/missing.toml", 2),
+    ("check {}/limits.toml --config {}/invalid.toml", 2),
+    ("doctor {}/limits.toml", 0),
+    ("doctor {}/no-interface.toml", 1),
+    ("doctor {}/invalid.toml", 2),
+    ("doctor {}/missing.toml", 2),
+    ("detach {}/missing.toml", 2),
+    ("completions bash", 0),
+    ("completions tcsh", 2),
+    ("man", 0),
+    ("schema", 0),
+    ("replay", 2),
+    ("replay --config {}/limits.toml {}/missing.pcap", 2),
+    ("replay --config {}/packets.toml {}/missing.pcap", 1),
+    ("replay --config {}/invalid.toml {}/missing.pcap", 2),
+    ("suggest", 2),
+    ("suggest {}/missing.pcap", 1),
+    ("suggest --local 300.0.0.0/8 {}/missing.pcap", 2),
+    ("status --log-level loud", 2),
+    ("help", 0),
+    ("help status", 0),
+];
+
+/// Command lines that report an agent that is not there, and are not wrong themselves.
+const WITHOUT_AGENT: &[&str] = &[
+    "status",
+    "limits",
+    "top --once",
+    "events",
+    "events --follow",
+    "show 192.0.2.1",
+    "trace 192.0.2.1",
+    "groups",
+    "groups freeze web",
+    "usage",
+    "reset 192.0.2.1",
+    "reset --limit a",
+    "decide --limit a --key user=x",
+    "ban 192.0.2.1",
+    "unban 192.0.2.1",
+    "unban --all",
+    "bans",
+    "reload",
+    "reload --diff",
+    "try {}/limits.toml",
+    "confirm",
+    "revert",
+];
+
+/// Command lines for an agent that runs with `{}/limits.toml`, in this order.
+const WITH_AGENT: &[Row] = &[
+    ("status", 0),
+    ("status extra", 2),
+    ("limits --json", 0),
+    ("top", 2),
+    ("top --json", 2),
+    ("top --once", 0),
+    ("events", 0),
+    ("events --last x", 2),
+    ("show 192.0.2", 2),
+    ("trace 192.0.2", 2),
+    // No packets to trace.
+    ("trace 192.0.2.1", 1),
+    ("groups", 0),
+    ("usage", 0),
+    ("usage --from soon", 2),
+    ("groups freeze", 2),
+    // The config has no groups.
+    ("groups freeze web", 1),
+    ("groups thaw web", 1),
+    ("groups kill web", 1),
+    ("decide --limit a --key user=x", 0),
+    ("decide --limit a --key user=x --exit-status", 1),
+    ("decide --limit none --key user=x", 2),
+    ("decide --limit a --key nobody=x", 2),
+    ("decide --limit a --key user", 2),
+    ("reset", 2),
+    ("reset 192.0.2", 2),
+    ("reset --limit a", 0),
+    ("reset --limit none", 2),
+    ("decide --limit a --key user=x --exit-status", 0),
+    ("ban", 2),
+    ("ban 300.0.0.1", 2),
+    ("ban 192.0.2.1 --for 0s", 2),
+    ("ban 192.0.2.1 --for soon", 2),
+    ("ban 0.0.0.0/0", 2),
+    ("ban --file {}/missing", 2),
+    ("ban --file {}/invalid.toml", 2),
+    // No limit on packets is in effect, so no ban can be.
+    ("ban 192.0.2.1", 1),
+    ("unban", 2),
+    ("unban nobody", 2),
+    ("unban --file {}/missing", 2),
+    ("unban --all 192.0.2.1", 2),
+    ("bans", 0),
+    ("reload", 0),
+    ("reload --diff", 0),
+    ("confirm", 1),
+    ("revert", 1),
+    ("try", 2),
+    ("try {}/missing.toml", 2),
+    ("try {}/invalid.toml", 2),
+    ("try {}/limits.toml --for 0s", 2),
+    ("try {}/limits.toml --for 25h", 2),
+    ("try {}/other-pins.toml", 2),
+    ("try {}/limits.toml --for 10m", 0),
+    ("try {}/limits.toml --for 10m", 1),
+    ("reload", 1),
+    ("revert", 0),
+    ("try {}/limits.toml --for 10m", 0),
+    ("confirm", 0),
+    // A running agent is not taken apart, and a second one does not start.
+    ("detach {}/limits.toml", 1),
+    ("--config {}/limits.toml", 1),
+];
+
+/// What `reload` comes to with another file in the place of the agent's.
+const RELOADS: &[Row] = &[
+    ("invalid.toml", 2),
+    ("other-pins.toml", 2),
+    ("other-metrics.toml", 2),
+    ("missing.toml", 2),
+    ("limits.toml.kept", 0),
+];
+
+fn command(folder: &Path, line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
+    let line = line.replace("{}", folder.to_str().unwrap());
+    command.args(line.split_whitespace()).stdin(Stdio::null()).env_remove("WEIR_CONFIG").env_remove("SSH_CONNECTION");
+    command.env("WEIR_CONTROL", folder.join("control.sock"));
+    command
+}
+
+fn files(folder: &Path) {
+    let limits = |agent: &str, rest: &str| {
+        let (control, state) = (folder.join("control.sock"), folder.join("state"));
+        let pins = folder.join("pins");
+        let pins = if agent.contains("pins") { String::new() } else { format!("pins = {pins:?}\n") };
+        format!(
+            "[agent]\ncontrol = {control:?}\nstate_dir = {state:?}\n{pins}{agent}\n[decide]\nhttp = \"unix:{}/decide.sock\"\n\
+             [[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"requests\"\nrate = \"1/h\"\n{rest}",
+            folder.display()
+        )
+    };
+    let on_packets = "[[limit]]\nname = \"p\"\nrate = \"1/s\"\n";
+    for (name, text) in [
+        ("limits.toml", limits("", "")),
+        ("limits.toml.kept", limits("", "")),
+        ("invalid.toml", limits("contorl = \"x\"", "")),
+        ("other-pins.toml", limits("pins = \"/sys/fs/bpf/weir-other\"", "")),
+        ("other-metrics.toml", limits("metrics = \"127.0.0.1:1\"", "")),
+        ("packets.toml", limits("interfaces = [\"lo\"]", on_packets)),
+        ("no-interface.toml", limits("interfaces = [\"weir-none0\"]", on_packets)),
+    ] {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+#[track_caller]
+fn ends_with(folder: &Path, line: &str, status: i32) {
+    let output = command(folder, line).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "agent {line}: {said}{}", String::from_utf8_lossy(&output.stdout));
+    // Whoever reads the status finds the reason beside it; `--exit-status` is the answer itself.
+    let is_answered =
+        status == 0 || line.contains("--exit-status") || line.contains("--json") || line.starts_with("doctor");
+    assert!(is_answered || !said.trim().is_empty(), "agent {line} ends with {status} and no reason");
+    assert!(!said.contains("panicked"), "agent {line}: {said}");
+}
+
+/// An agent that is killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(folder: &Path) -> Running {
+    let child = command(folder, "--config {}/limits.toml").stderr(Stdio::null()).spawn().unwrap();
+    let mut agent = Running(child);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !command(folder, "status").output().unwrap().status.success() {
+        assert!(agent.0.try_wait().unwrap().is_none(), "the agent ended");
+        assert!(Instant::now() < deadline, "the agent did not answer within a minute");
+        thread::sleep(Duration::from_millis(20));
+    }
+    agent
+}
+
+#[test]
+fn every_verb_is_in_the_table() {
+    let rows = ALONE.iter().chain(WITH_AGENT).map(|(line, _)| *line).chain(WITHOUT_AGENT.iter().copied());
+    let tried: BTreeSet<&str> = rows.filter_map(|line| line.split_whitespace().next()).collect();
+    let command = weir::cli::arguments::Cli::command();
+    let missing: Vec<&str> =
+        command.get_subcommands().map(clap::Command::get_name).filter(|verb| !tried.contains(verb)).collect();
+    assert!(missing.is_empty(), "verbs without a row of exit statuses in this file: {missing:?}");
+}
+
+#[test]
+fn without_an_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    files(folder.path());
+    for (line, status) in ALONE {
+        ends_with(folder.path(), line, *status);
+    }
+    for line in WITHOUT_AGENT {
+        ends_with(folder.path(), line, 1);
+    }
+}
+
+#[test]
+fn options_stand_on_either_side_of_every_verb() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    files(folder);
+    let socket = folder.join("nobody.sock").to_str().unwrap().to_owned();
+    for line in WITHOUT_AGENT {
+        for line in [format!("--control {socket} {line}"), format!("{line} --control {socket}")] {
+            let output = command(folder, &line).env_remove("WEIR_CONTROL").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "agent {line}: {said}");
+            assert!(said.contains(&socket), "agent {line}: {said}");
+        }
+    }
+    // The others accept them, and end as without them. `help` takes a verb and no options.
+    let others = ALONE.iter().filter(|(line, _)| line.starts_with(char::is_alphabetic) && !line.starts_with("help"));
+    for (line, status) in others {
+        for option in ["--control {}/none.sock", "--log-level debug", "--log-format text"] {
+            for line in [format!("{option} {line}"), format!("{line} {option}")] {
+                assert_eq!(command(folder, &line).output().unwrap().status.code(), Some(*status), "agent {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn with_an_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    files(folder);
+    let _agent = start(folder);
+    for (line, status) in WITH_AGENT {
+        ends_with(folder, line, *status);
+    }
+    let config = folder.join("limits.toml");
+    for (file, status) in RELOADS {
+        let _ = std::fs::remove_file(&config);
+        let _ = std::fs::copy(folder.join(file), &config);
+        ends_with(folder, "reload", *status);
+        ends_with(folder, "reload --diff", *status);
+        ends_with(folder, "reload --json", *status);
+    }
+    // Nothing was touched by what ended with 2.
+    ends_with(folder, "decide --limit a --key user=y --exit-status", 0);
+    // A socket that does not listen is a failure while running.
+    ends_with(folder, "status --control {}/limits.toml", 1);
+}

@@ -1,0 +1,311 @@
+//! What the processes of a group connect to: never more than the limits, whatever they try and whoever is there; and
+//! what a group is billed for.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::host::{Host, Worker};
+
+/// Does `act` with ever new addresses of the loopback's for so long. Prints what was let through and refused, and the
+/// nanoseconds that passed.
+pub fn scan(act: &str, milliseconds: u64) {
+    let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let udp_v6 = UdpSocket::bind("[::]:0").unwrap();
+    // Of its own: a destination that another scan has paid for is free.
+    let range = match act {
+        "udp" | "udp6" => 1,
+        "datagram" => 2,
+        "datagram6" => 3,
+        _ => 0,
+    };
+    let start = Instant::now();
+    let (mut passed, mut refused) = (0u64, 0u64);
+    let mut nth = 0u32;
+    while start.elapsed() < Duration::from_millis(milliseconds) {
+        nth += 1;
+        let address = Ipv4Addr::from(0x7f00_0100 + range * (1 << 22) + nth % 0x3f_ff00);
+        let to = SocketAddr::from((address, 9));
+        let mapped = SocketAddr::from((address.to_ipv6_mapped(), 9));
+        let result = match act {
+            // Nobody listens there: what is let through is answered by a reset.
+            "tcp" => TcpStream::connect(to).map(drop),
+            "udp" => udp.connect(to),
+            "udp6" => udp_v6.connect(mapped),
+            "datagram" => udp.send_to(b"x", to).map(drop),
+            "datagram6" => udp_v6.send_to(b"x", mapped).map(drop),
+            "one" => udp.send_to(b"x", "127.9.9.9:9").map(drop),
+            other => panic!("no such way to scan: {other:?}"),
+        };
+        match result {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => refused += 1,
+            _ => passed += 1,
+        }
+    }
+    println!("{passed} {refused} {}", start.elapsed().as_nanos());
+}
+
+/// Nanoseconds of the fastest of many batches of connections, each.
+pub fn connect(batches: u32) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = SocketAddr::from(([127, 0, 0, 1], 9));
+    fastest(batches, || drop(socket.connect(to)));
+}
+
+/// The same of packets that are sent and arrive, at a socket of this process's own.
+pub fn deliver(batches: u32) {
+    let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    from.connect(to.local_addr().unwrap()).unwrap();
+    let mut buffer = [0; 16];
+    fastest(batches, || {
+        from.send(b"x").unwrap();
+        to.recv(&mut buffer).unwrap();
+    });
+}
+
+fn fastest(batches: u32, mut act: impl FnMut()) {
+    const EACH: u32 = 1_000;
+    let mut batch = || {
+        let start = Instant::now();
+        (0..EACH).for_each(|_| act());
+        start.elapsed()
+    };
+    let fastest = (0..batches).map(|_| batch()).min().unwrap();
+    println!("{}", fastest.as_nanos() / u128::from(EACH));
+}
+
+fn three(worker: &mut Worker) -> [f64; 3] {
+    let line = worker.line();
+    let numbers: Vec<f64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+    numbers.try_into().unwrap_or_else(|_| panic!("{line:?}"))
+}
+
+/// Lets a worker scan, and checks what it reached against `burst` and `rate` a second.
+fn assert_scan(host: &Host, act: &str, burst: f64, rate: f64) {
+    let mut worker = host.spawn(&["scan", act, "2000"]);
+    let spawned = Instant::now();
+    worker.begin();
+    let [passed, refused, nanoseconds] = three(&mut worker);
+    // What another worker left of the burst is unknown, and none of it is given twice.
+    let most = burst + rate * (nanoseconds / 1e9) + 1.0;
+    let least = rate * (nanoseconds / 1e9) * 0.9 - 2.0;
+    assert!(passed <= most && passed >= least, "{act}: {passed} of at most {most} in {nanoseconds} ns");
+    assert!(refused > passed, "{act}: {refused} refused in {:?}", spawned.elapsed());
+}
+
+pub fn a_scanner_never_exceeds_its_connects() {
+    let mut host = Host::new();
+    host.start("", "network = { connects = \"20/s\" }");
+    for act in ["tcp", "udp", "udp6"] {
+        assert_scan(&host, act, 20.0, 20.0);
+    }
+    // A datagram is no connection.
+    let mut worker = host.spawn(&["scan", "datagram", "200"]);
+    worker.begin();
+    assert_eq!(three(&mut worker)[1], 0.0);
+
+    let network = host.group()["network"].clone();
+    let (connects, refused) = (network["connects"].as_u64().unwrap(), network["connects_refused"].as_u64().unwrap());
+    assert!((100..=190).contains(&connects) && refused > 1_000, "{network}");
+    assert_eq!(network["destinations"], 0, "{network}");
+    let last = &network["last_refusal"];
+    assert_eq!((&last["limit"], &last["program"], &last["port"]), (&"connects".into(), &"worker".into(), &9.into()));
+    assert!(last["destination"].as_str().unwrap().starts_with("127."), "{last}");
+    let table = String::from_utf8(host.command(&["groups"]).stdout).unwrap();
+    assert!(table.contains("connections above connects") && table.contains("worker (process"), "{table}");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let events = || String::from_utf8(host.command(&["events", "--json"]).stdout).unwrap();
+    while !events().contains("\"limit\":\"connects\"") {
+        assert!(Instant::now() < deadline, "{}", events());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+pub fn a_scanner_never_exceeds_its_destinations() {
+    let mut host = Host::new();
+    host.start("", "network = { destinations = \"40/2s\" }");
+    for act in ["tcp", "udp", "datagram", "datagram6"] {
+        assert_scan(&host, act, 40.0, 20.0);
+    }
+    // One destination is charged once in its period, however much is sent to it.
+    let mut worker = host.spawn(&["scan", "one", "1000"]);
+    std::thread::sleep(Duration::from_millis(500));
+    worker.begin();
+    let [passed, refused, _] = three(&mut worker);
+    assert!(refused == 0.0 && passed > 100.0, "{passed} {refused}");
+    let network = host.group()["network"].clone();
+    assert!(network["destinations_refused"].as_u64().unwrap() > 1_000, "{network}");
+    assert_eq!(network["connects_refused"], 0, "{network}");
+}
+
+pub fn a_connection_is_charged_to_all_of_its_limits_or_to_none() {
+    let mut host = Host::new();
+    // What one of them refuses is not charged to the other.
+    host.start("", "network = { connects = \"1000/s\", destinations = \"10/h\" }");
+    let mut worker = host.spawn(&["scan", "tcp", "1000"]);
+    worker.begin();
+    let [passed, refused, _] = three(&mut worker);
+    assert_eq!(passed, 10.0);
+    assert!(refused > 1_000.0, "{refused}");
+    let network = host.group()["network"].clone();
+    assert_eq!(
+        (&network["connects"], &network["destinations"], &network["connects_refused"]),
+        (&10.into(), &10.into(), &0.into()),
+        "{network}"
+    );
+    // Nobody is there: the limit and what is known stay.
+    let mut worker = host.spawn(&["scan", "tcp", "200"]);
+    host.stop(Signal::SIGKILL);
+    worker.begin();
+    assert_eq!(three(&mut worker)[0], 10.0, "the first ten are known, and there is nothing left for others");
+}
+
+pub fn limits_on_connections_outlive_their_agent_and_no_config() {
+    let mut host = Host::new();
+    let limits = "network = { connects = \"1000000/s\", destinations = \"1/day\" }";
+    host.start("", limits);
+    let one = |host: &Host| {
+        let mut worker = host.spawn(&["scan", "one", "100"]);
+        worker.begin();
+        three(&mut worker)
+    };
+    assert_eq!(one(&host)[1], 0.0);
+    host.stop(Signal::SIGKILL);
+    host.start("", limits);
+    assert_eq!(one(&host)[1], 0.0, "the next agent forgot a destination that was paid for");
+    // Another one.
+    let mut other = host.spawn(&["scan", "tcp", "100"]);
+    other.begin();
+    assert_eq!(three(&mut other)[0], 0.0);
+    host.stop(Signal::SIGTERM);
+    // Without the limits nothing of them is left.
+    host.start("on_exit = \"detach\"", "pids = 50");
+    let mut worker = host.spawn(&["scan", "tcp", "100"]);
+    worker.begin();
+    assert_eq!(three(&mut worker)[1], 0.0);
+    host.stop(Signal::SIGTERM);
+    assert!(!host.has_remains());
+}
+
+pub fn packets_that_a_group_sends_are_limited() {
+    let mut host = Host::new();
+    host.start("", "network = { packets = \"100/s\" }");
+    let mut worker = host.spawn(&["scan", "one", "2000"]);
+    worker.begin();
+    let [_, _, nanoseconds] = three(&mut worker);
+    let network = host.group()["network"].clone();
+    let most = 100.0 + 100.0 * (nanoseconds / 1e9) + 1.0;
+    // 1 byte, and 28 of headers.
+    let passed = network["egress_bytes"].as_f64().unwrap() / 29.0;
+    assert!(passed <= most && passed >= 0.9 * (most - 101.0), "{passed} of at most {most}");
+    assert!(network["packets_refused"].as_u64().unwrap() > 100, "{network}");
+}
+
+/// What a connection of a process that is in no group costs with limits on a group, and of one that is.
+pub fn a_bystanders_connection_costs_a_microsecond_more_at_most() {
+    let cost = |worker: &mut Worker| -> f64 {
+        worker.begin();
+        worker.line().parse().unwrap()
+    };
+    let mut host = Host::new();
+    let myself = std::env::current_exe().unwrap();
+    let apart = || cost(&mut Worker::spawn(&myself, &["connect", "400"]));
+    let mut before = apart();
+    host.start("", "network = { connects = \"100000000/s\", destinations = \"100/min\" }");
+    let (mut with, mut member) = (f64::MAX, f64::MAX);
+    // In turns, the fastest of each: others use this machine.
+    for _ in 0..3 {
+        with = with.min(apart());
+        member = member.min(cost(&mut host.spawn(&["connect", "400"])));
+    }
+    host.stop(Signal::SIGKILL);
+    // With the programs in place and no agent, which uses CPU time, too.
+    with = with.min(apart());
+    before = before.min(apart());
+    eprintln!("a connection takes {before} ns, {with} ns beside a limited group, {member} ns in it");
+    assert!(with <= before + 1_000.0, "a bystander's connection takes {with} ns instead of {before}");
+}
+
+/// What it costs to count a group's network, and to limit it.
+pub fn counting_a_groups_network_costs_a_microsecond_a_packet_at_most() {
+    let deliver = |worker: &mut Worker| -> f64 {
+        worker.begin();
+        worker.line().parse().unwrap()
+    };
+    let myself = std::env::current_exe().unwrap();
+    let (mut apart, mut counted, mut limited) = (f64::MAX, f64::MAX, f64::MAX);
+    // In turns, the fastest of each: others use this machine.
+    for _ in 0..3 {
+        for (lines, fastest) in [
+            ("pids = 50", &mut counted),
+            ("pids = 50\nnetwork = { egress = \"100Gbit/s\", ingress = \"100Gbit/s\" }", &mut limited),
+        ] {
+            let mut host = Host::new();
+            host.start("on_exit = \"detach\"", lines);
+            *fastest = fastest.min(deliver(&mut host.spawn(&["deliver", "400"])));
+            apart = apart.min(deliver(&mut Worker::spawn(&myself, &["deliver", "400"])));
+            assert!(host.group()["network"]["egress_bytes"].as_u64().unwrap() >= 400_000 * 29, "it is not counted");
+        }
+    }
+    let per_second = |nanoseconds: f64| 1e9 / nanoseconds;
+    println!(
+        "a packet sent and received takes {apart} ns in no group ({:.0}/s), {counted} ns in a group that counts ({:.0}/s), \
+         {limited} ns in one with limits on both ways ({:.0}/s)",
+        per_second(apart),
+        per_second(counted),
+        per_second(limited)
+    );
+    assert!(counted <= apart + 1_000.0 && limited <= apart + 2_000.0);
+}
+
+pub fn usage_is_right_over_restarts_and_kills_of_the_agent() {
+    // Memory is counted where its controller is enabled, for a limit.
+    const LIMITS: &str = "pids = 50\nmemory = { max = \"1GiB\" }";
+    let mut host = Host::new();
+    let busy = |worker: &mut Worker| {
+        worker.begin();
+        worker.numbers();
+    };
+    // The same numbers by two ways: what the group's cgroup has used since it was made, and what was billed.
+    let assert_billed = |host: &Host| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let used = host.group();
+            let rows = host.json(&["usage", "--group", "g"]);
+            let sum = |name: &str| rows.as_array().unwrap().iter().map(|row| row[name].as_f64().unwrap()).sum::<f64>();
+            let (cpu, sent) = (used["cpu"]["usage_seconds"].as_f64().unwrap(), &used["network"]["egress_bytes"]);
+            assert!(
+                sum("cpu_seconds") <= cpu + 0.02 && sum("network_egress_bytes") <= sent.as_f64().unwrap(),
+                "{used} {rows}"
+            );
+            if sum("cpu_seconds") >= cpu - 0.02 && sum("network_egress_bytes") == sent.as_f64().unwrap() {
+                return (sum("cpu_seconds"), sum("network_egress_bytes"), sum("memory_byte_seconds"));
+            }
+            assert!(Instant::now() < deadline, "{used} {rows}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    host.start("", LIMITS);
+    busy(&mut host.spawn(&["busy", "700"]));
+    let mut sender = host.spawn(&["scan", "one", "100"]);
+    sender.begin();
+    sender.line();
+    let (cpu, sent, _) = assert_billed(&host);
+    assert!(cpu > 0.2 && sent > 29.0 * 100.0, "{cpu} {sent}");
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        // What it uses while nobody looks is billed, too.
+        let mut worker = host.spawn(&["busy", "700"]);
+        host.stop(signal);
+        busy(&mut worker);
+        host.start("", LIMITS);
+        let (after, _, memory) = assert_billed(&host);
+        assert!(after > cpu + 0.1 && memory > 0.0, "{signal}: {cpu} {after} {memory}");
+    }
+    let csv = String::from_utf8(host.command(&["usage", "--csv"]).stdout).unwrap();
+    let lines: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert!(lines.len() >= 2 && lines.iter().all(|fields| *fields == 8), "{csv}");
+    assert_eq!(host.json(&["usage", "--to", "1999-12-31"]), serde_json::json!([]));
+    assert_eq!(host.command(&["usage", "--from", "yesterday"]).status.code(), Some(2));
+}

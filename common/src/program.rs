@@ -1,0 +1,252 @@
+//! The processing of a frame to its verdict: parse, classify, evaluate, count.
+//!
+//! The kernel programs and `agent replay` run it, each with its own [`Program`]: BPF maps or memory.
+
+use core::mem::MaybeUninit;
+
+use crate::buffer::Segments;
+use crate::counters::Bypass;
+use crate::essential::Essential;
+use crate::packet::{Address, Depth, Direction, Disposition, Link, Packet, Protocol, RareHeaders, parse};
+use crate::prefix::PrefixEntry;
+use crate::rule::{RuleSpan, Size, Subject};
+use crate::scope::{ScopedPacket, SpansBy};
+use crate::settings::{PortSpans, SPANS, span_index};
+use crate::throttle::{Outcome, Passage, Steps, Verdict, judge};
+
+/// A frame at a hook.
+pub trait Frame: RareHeaders {
+    /// The index of its incoming or outgoing interface.
+    fn interface(&self) -> u32;
+
+    /// The packets that the frame represents.
+    fn segments(&self) -> Segments;
+}
+
+/// The policy and the states that classification reads, in addition to those of [`crate::throttle::Host`].
+pub trait Program: Steps {
+    /// How far packets have to be parsed.
+    fn depth(&self) -> Depth;
+    /// Whether nothing is refused, only counted.
+    fn only_observes(&self) -> bool;
+    /// The entry of the longest prefix that contains an address.
+    fn prefix_entry(&self, address: Address) -> PrefixEntry;
+    /// Whether the source is banned; counts the packet if it is.
+    fn is_banned(&self, source: Address) -> bool;
+    /// Whether one more packet of this kind conforms on this interface; charges it if so.
+    fn conforms(&self, kind: Essential, interface: u32) -> bool;
+    /// [`crate::settings::Settings::essential_limited`].
+    fn essential_limited(&self) -> u32;
+    /// Whether packets whose protocol is hidden are refused.
+    fn refuses_hidden(&self) -> bool;
+    /// The way to find the spans of a packet.
+    fn spans_by(&self) -> SpansBy;
+    /// The spans of a local port.
+    fn port_spans(&self, port: u16) -> Option<&PortSpans>;
+    /// A row of [`crate::settings::Settings::spans`]; `index` is below [`SPANS`].
+    fn span(&self, index: usize) -> RuleSpan;
+    /// As [`crate::scope::find`].
+    fn scoped_span(&self, grade: u32, interface: u32, packet: ScopedPacket) -> RuleSpan;
+    /// The number of rows of rules for one multiplier.
+    fn rules_per_grade(&self) -> u32;
+    /// Returns `port`, whatever `any` is. In the kernel, the verifier loses its knowledge of the value here.
+    fn forget(&self, port: u16, any: u64) -> u16 {
+        let _ = any;
+        port
+    }
+}
+
+/// The verdict on a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate<'c> {
+    /// It passes.
+    Passed(Passage),
+    /// The rule with this index refuses it; with the subject that it evaluated.
+    Refused(u32, &'c Subject),
+    /// It is refused before any rule is evaluated.
+    Dropped,
+}
+
+/// The rules for a frame, or the reason why there are none.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct Found(u64);
+
+impl Found {
+    const BYPASS: u64 = 1 << 63;
+
+    #[inline(always)]
+    const fn rules(span: RuleSpan) -> Self {
+        Self((span.first as u64) << 8 | (span.count as u64 & 0xff))
+    }
+
+    #[inline(always)]
+    const fn bypass(bypass: Bypass) -> Self {
+        Self(Self::BYPASS | bypass as u64)
+    }
+
+    #[inline(always)]
+    const fn span(self) -> RuleSpan {
+        RuleSpan { first: (self.0 >> 8) as u32, count: (self.0 & 0xff) as u32 }
+    }
+}
+
+/// Working memory for one frame.
+#[derive(Debug)]
+pub struct Case {
+    size: Size,
+    /// The interface's index, if a limit requires it.
+    interface: u32,
+    /// Written only if rules were found: clearing it for every frame would cost as much as a map look-up.
+    subject: MaybeUninit<Subject>,
+}
+
+impl Case {
+    /// Without a frame. `interface` is its index if a limit counts by it, else 0.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(interface: u32) -> Self {
+        Self { size: Size::of_one(0), interface, subject: MaybeUninit::uninit() }
+    }
+
+    /// Parses, classifies, decides and counts.
+    #[inline(always)]
+    #[must_use]
+    pub fn evaluate(
+        &mut self,
+        program: &impl Program,
+        frame: &impl Frame,
+        link: Link,
+        direction: Direction,
+    ) -> Fate<'_> {
+        let found = self.find(program, frame, link, direction);
+        self.decide(program, found)
+    }
+
+    #[inline(always)]
+    fn find(&mut self, program: &impl Program, frame: &impl Frame, link: Link, direction: Direction) -> Found {
+        self.size = Size::of_one(frame.length());
+        let packet = match parse(frame, link, program.depth()) {
+            Ok(packet) => packet,
+            Err(unparsed) => {
+                return Found::bypass(match unparsed.disposition() {
+                    Disposition::Limit(kind) => without_address(program, kind, frame.interface()),
+                    Disposition::Refuse => Bypass::Malformed,
+                });
+            }
+        };
+        let segments = frame.segments();
+        if segments.payload != 0 {
+            self.size = segments.size(frame.length(), packet.headers(frame));
+        }
+        match self.classify(program, frame, &packet, direction) {
+            Ok(span) => Found::rules(span),
+            Err(bypass) => Found::bypass(bypass),
+        }
+    }
+
+    /// Finds the rules for a packet, or the reason why there are none. Writes the subject if there are rules.
+    #[inline(always)]
+    fn classify(
+        &mut self,
+        program: &impl Program,
+        frame: &impl Frame,
+        packet: &Packet,
+        direction: Direction,
+    ) -> Result<RuleSpan, Bypass> {
+        let other = packet.other(direction);
+        let entry = program.prefix_entry(other);
+        if entry.has(PrefixEntry::NEVER_LIMIT) {
+            return Err(Bypass::NeverLimit);
+        }
+        if direction == Direction::Ingress && program.is_banned(other) {
+            return Err(Bypass::Banned);
+        }
+        let mut local_port = packet.local_port_or_0(direction);
+        // Above its own limit it counts as ordinary traffic, so that a flood from one source does not starve the
+        // others.
+        if let Some(kind) = packet.essential() {
+            if program.conforms(kind, frame.interface()) {
+                return Err(Bypass::Essential);
+            }
+            if program.essential_limited() & 1 << kind as u32 == 0 {
+                return Err(Bypass::EssentialThrottled);
+            }
+            // Otherwise the verifier would follow each of DHCP's ports separately.
+            local_port = program.forget(local_port, other.lo);
+        }
+        if entry.has(PrefixEntry::UNLIMITED) {
+            return Err(Bypass::Unlimited);
+        }
+        if program.refuses_hidden() && packet.protocol == Protocol::Hidden {
+            return Err(Bypass::Malformed);
+        }
+        let span = span(program, frame, packet, local_port, entry.grade()).ok_or(Bypass::Unlimited)?;
+        if span.count == 0 {
+            return Err(Bypass::Unlimited);
+        }
+        self.subject.write(Subject {
+            hi: other.hi,
+            lo: other.lo,
+            is_ipv4: u32::from(packet.is_ipv4),
+            local_port: u32::from(local_port),
+            class: entry.class(),
+            interface: self.interface,
+            size: self.size,
+        });
+        Ok(span)
+    }
+
+    #[inline(always)]
+    fn decide(&self, program: &impl Program, found: Found) -> Fate<'_> {
+        if found.0 & Found::BYPASS == 0 {
+            // SAFETY: this is written whenever rules are found; the kernel's verifier checks that, too.
+            let subject = unsafe { self.subject.assume_init_ref() };
+            return match judge(program, found.span(), subject) {
+                Verdict::Pass(passage) => Fate::Passed(passage),
+                Verdict::Refuse(rule) => Fate::Refused(rule, subject),
+            };
+        }
+        let bypass = found.0 as u32;
+        // A ban is an operator's order; `observe` only concerns limits.
+        let is_enforced = !program.only_observes() || bypass == Bypass::Banned as u32;
+        let outcome = match (Bypass::is_refusal(bypass), is_enforced) {
+            (false, _) => Outcome::Passed,
+            (true, true) => Outcome::Throttled,
+            (true, false) => Outcome::WouldThrottle,
+        };
+        program.count(bypass, outcome, self.size);
+        if outcome == Outcome::Throttled { Fate::Dropped } else { Fate::Passed(Passage::FREE) }
+    }
+}
+
+/// Charges and counts a frame without an address.
+#[inline(always)]
+fn without_address(program: &impl Program, kind: Essential, interface: u32) -> Bypass {
+    match (program.conforms(kind, interface), kind) {
+        (true, _) => Bypass::NotIp,
+        (false, Essential::NotIp) => Bypass::NotIpThrottled,
+        (false, _) => Bypass::EssentialThrottled,
+    }
+}
+
+#[inline(always)]
+fn span(program: &impl Program, frame: &impl Frame, packet: &Packet, local_port: u16, grade: u32) -> Option<RuleSpan> {
+    let index = span_index(packet.protocol, packet.kind);
+    let spans_by = program.spans_by();
+    let is_of_port = || matches!(packet.protocol, Protocol::Tcp | Protocol::Udp) && packet.has_ports();
+    let mut span = match spans_by {
+        SpansBy::Scope => {
+            let scoped = ScopedPacket::new(index);
+            let scoped = if is_of_port() { scoped.with_port(local_port) } else { scoped };
+            return Some(program.scoped_span(grade, frame.interface(), scoped));
+        }
+        SpansBy::Port if is_of_port() => {
+            program.port_spans(local_port)?.packed.get(index).map(|packed| PortSpans::unpack(*packed))?
+        }
+        _ if index < SPANS => program.span(index),
+        _ => return None,
+    };
+    span.first += grade * program.rules_per_grade();
+    Some(span)
+}

@@ -1,0 +1,77 @@
+//! Finds the slot of a key, or room for a new one.
+
+use super::counting::{has_last_word, lost};
+use super::hearing::{Hearing, Opened};
+use super::host::{Cell, Host, TableEvent};
+use super::slot::Slot;
+use crate::rule::OnFull;
+use crate::table::{Claim, Claimed};
+
+#[inline(always)]
+pub(super) fn publish<H: Host>(host: &H, slot: Slot) {
+    if let Some(set) = host.set(slot.set) {
+        host.shape().publish(set, slot.word, slot.tag);
+    }
+}
+
+/// Finds the slot for the key that the nth rule opens, or requests one.
+#[inline(always)]
+pub fn open<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) {
+    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
+    let key = rule.key_of(&hearing.subject);
+    let cost = rule.cost_of(hearing.subject.size);
+    let slot = if hearing.is_new != 0 { Slot::yet_to_be(host, &key) } else { Slot::of(host, &key) };
+    hearing.open = Opened::own(slot);
+    if slot.exists() {
+        return;
+    }
+    if cost > rule.most && has_last_word(host, rule, hearing.now) {
+        hearing.open.is_refused = 1;
+        return;
+    }
+    hearing.open.asks = 1;
+    let newcomer = &mut hearing.newcomer;
+    newcomer.set = slot.set;
+    newcomer.tag = slot.tag;
+    newcomer.charge = if rule.is_bucket() && cost <= rule.most { rule.token_bucket().charge(cost) } else { 0 };
+    newcomer.most = rule.tolerance;
+    newcomer.position = u32::from(rule.position);
+    newcomer.moves = rule.moves() as u32;
+    newcomer.is_slow = u32::from(rule.is_slow());
+    newcomer.shares = u32::from(rule.does_on_full(OnFull::Share));
+}
+
+/// Processes the result of a request for a slot.
+#[inline(always)]
+pub fn take<H: Host>(host: &H, hearing: &mut Hearing, nth: u32, claim: Claim) {
+    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
+    let size = hearing.subject.size;
+    let open = &mut hearing.open;
+    open.asks = 0;
+    open.slot.word = claim.slot;
+    match claim.outcome {
+        Claimed::Reserved | Claimed::Displaced => {
+            open.is_reserved = 1;
+            if host.shape().has_refusal_words()
+                && let Some(cell) = host.cell(open.slot.refusals(host))
+            {
+                cell.store(0);
+            }
+        }
+        Claimed::Found => {}
+        Claimed::Shared => {
+            host.note(TableEvent::FullShared);
+            let place = host.shape().cell(open.slot.set, open.slot.tag, claim.slot);
+            open.shared = claim.slot + 1;
+            (open.slot.set, open.slot.word) = (place.set, place.word);
+        }
+        Claimed::Full if rule.does_on_full(OnFull::Throttle) && rule.may_refuse() => {
+            host.note(TableEvent::FullThrottled);
+            open.is_refused = 1;
+        }
+        Claimed::Full => host.note(TableEvent::FullPassed),
+        Claimed::Contended => {
+            open.is_refused = lost(host, rule, size);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The cluster's part of `agent status --json`.
+
+use serde::{Deserialize, Serialize};
+
+/// `cluster` in `agent status --json`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// This host's name in the cluster.
+    pub node: String,
+    /// The store's addresses, without credentials.
+    pub store: Vec<String>,
+    /// `connecting`: before the first reply; `up`; `slow`: replies take a sync or longer; `down`.
+    pub health: String,
+    /// The time that the last reply took; `null` before the first.
+    pub answered_in_seconds: Option<f64>,
+    /// The time since the last reply; `null` before the first.
+    pub last_answer_seconds_ago: Option<f64>,
+    /// Failed requests since the agent started, of all limits.
+    pub failures: u64,
+    /// The reason of the last failure; `null` if none has failed.
+    pub last_error: Option<String>,
+    /// The fallback of hosts whose leases have ended: `share`, `local`, `open` or `closed`.
+    pub when_store_is_down: String,
+    /// The interval at which the host renews its shares.
+    pub sync_seconds: f64,
+    /// Hosts in the store's last reply, this one included.
+    pub hosts: u64,
+    /// The limits with `cluster = true`.
+    pub limits: Vec<ClusterLimitStatus>,
+}
+
+impl ClusterStatus {
+    /// Adds the limits of the other cluster thread, which uses the same store. The store's health is the worse of the
+    /// two.
+    #[must_use]
+    pub fn with(mut self, other: Self) -> Self {
+        let rank = |health: &str| ["up", "connecting", "slow", "down"].iter().position(|word| *word == health);
+        if rank(&other.health) > rank(&self.health) {
+            self.health = other.health;
+        }
+        self.failures += other.failures;
+        self.last_error = self.last_error.or(other.last_error);
+        self.hosts = self.hosts.max(other.hosts);
+        self.limits.extend(other.limits);
+        self
+    }
+}
+
+/// A limit that several hosts enforce together.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterLimitStatus {
+    pub name: String,
+    /// `shares` or `keys`.
+    #[serde(default)]
+    pub mode: String,
+    /// This host's share in effect, 0 to 1.
+    pub share: f64,
+    /// Its origin: `joining`, `lease`, `keys`, or `share`, `local`, `open`, `closed` by `when_store_is_down`.
+    pub share_from: String,
+    /// The demand on this host in units a second.
+    pub demand_per_second: f64,
+    /// Hosts with a lease in the store's last reply, this one included.
+    pub hosts: u64,
+    /// Whether shares must not grow yet because the store has lost its contents.
+    pub is_settling: bool,
+    /// Renewals that failed since the agent started.
+    #[serde(default)]
+    pub failures: u64,
+    /// The reason of the last failure; `null` if none has failed.
+    #[serde(default)]
+    pub last_error: Option<String>,
+    /// Keys whose consumption this host has published, summed over all exchanges since the agent started.
+    #[serde(default)]
+    pub keys_exchanged: u64,
+    /// Busy keys beyond `max_hot_keys`, whose limit this host enforces alone.
+    #[serde(default)]
+    pub keys_local: u64,
+    /// Each host's share as the store reports it.
+    pub shares: Vec<HostShareStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostShareStatus {
+    /// The host's name, with the agent's number where a host runs several.
+    pub host: String,
+    pub share: f64,
+    /// The demand on that host in units a second.
+    pub demand_per_second: f64,
+}

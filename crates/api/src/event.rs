@@ -1,0 +1,137 @@
+//! `agent events --json`.
+
+use std::time::SystemTime;
+
+use config::policy::RateSpec;
+use serde::{Deserialize, Serialize};
+
+/// The kind of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventKind {
+    /// Its packets are refused.
+    Throttled,
+    /// Its packets would be refused if the limit were not on `observe`.
+    WouldThrottle,
+    /// It was banned: it kept being refused by a limit on requests, or an operator ordered it.
+    Banned,
+    /// It would have been banned if the agent were not on `observe`.
+    WouldBan,
+    /// The kernel killed processes of a group that ran out of memory.
+    OomKill,
+    /// The rollback of a trial failed.
+    TrialRollbackFailed,
+    /// Limits are in effect on an interface.
+    Attached,
+    /// Limits are not in effect on an interface.
+    Detached,
+    /// The cluster's store grants no shares.
+    StoreDown,
+    /// The cluster's store grants shares again.
+    StoreUp,
+    /// Refusals of a limit have risen.
+    Attack,
+    /// Refusals of the limit are low again.
+    AttackEnded,
+    /// Events were lost because there were too many.
+    Lost,
+}
+
+impl EventKind {
+    /// The name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Throttled => "throttled",
+            Self::WouldThrottle => "would-throttle",
+            Self::Banned => "banned",
+            Self::WouldBan => "would-ban",
+            Self::OomKill => "oom-kill",
+            Self::TrialRollbackFailed => "trial-rollback-failed",
+            Self::Attached => "attached",
+            Self::Detached => "detached",
+            Self::StoreDown => "store-down",
+            Self::StoreUp => "store-up",
+            Self::Attack => "attack",
+            Self::AttackEnded => "attack-ended",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// One line of `agent events --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Seconds since 1970.
+    pub time: f64,
+    /// The subject: an address, a prefix, a class or an interface; `None` for requests without a client's address.
+    pub source: Option<String>,
+    pub limit: Option<String>,
+    /// The process group's name.
+    pub group: Option<String>,
+    pub verdict: EventKind,
+    /// For a source: its packets or requests so far with this verdict, as far as the agent remembers. For a group:
+    /// killed processes. For `lost`: events, or refused requests of sources without an event.
+    pub count: u64,
+    /// The reason as text.
+    pub reason: String,
+    /// `tcp`, `udp` or `icmp`, if the limit is on one of them.
+    pub protocol: Option<String>,
+    /// The local port, if the limit counts by it.
+    pub port: Option<u16>,
+    /// `ingress` or `egress`, for limits on packets; `request` for those on requests.
+    pub direction: Option<String>,
+}
+
+impl Event {
+    /// An event with the current time and no subject.
+    #[must_use]
+    pub fn now(verdict: EventKind, count: u64, reason: String) -> Self {
+        Self {
+            time: seconds_since_1970(),
+            source: None,
+            limit: None,
+            group: None,
+            verdict,
+            count,
+            reason,
+            protocol: None,
+            port: None,
+            direction: None,
+        }
+    }
+
+    /// The event that reports `count` lost events.
+    #[must_use]
+    pub fn lost(count: u64, reason: &str) -> Self {
+        Self::now(EventKind::Lost, count, reason.to_owned())
+    }
+}
+
+impl Event {
+    /// Whether the event concerns the source `wanted`: the same address or prefix, one that contains it, or one within
+    /// it.
+    #[must_use]
+    pub fn is_about(&self, wanted: &str) -> bool {
+        let Some(source) = self.source.as_deref() else { return self.group.as_deref() == Some(wanted) };
+        let prefix = |text: &str| config::prefix::parse(text).ok();
+        let address = source.split(" port ").next().unwrap_or(source);
+        source == wanted
+            || prefix(wanted)
+                .zip(prefix(address))
+                .is_some_and(|(wanted, source)| wanted.covers(&source) || source.covers(&wanted))
+    }
+}
+
+/// The reason of a refusal, such as `more than 5/s packets, burst 5`.
+#[must_use]
+pub fn exceeded(rates: &RateSpec, unit: &dyn std::fmt::Display) -> String {
+    let burst = if rates.algorithm.has_burst() { format!(", burst {}", rates.burst) } else { String::new() };
+    format!("more than {} {unit}{burst}", rates.text())
+}
+
+/// The wall-clock time in seconds since 1970.
+#[must_use]
+pub fn seconds_since_1970() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}

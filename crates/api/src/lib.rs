@@ -1,0 +1,19 @@
+//! Requests and documents of the control socket: types, and how limits of a config become documents.
+//!
+//! Names of fields are what `--json` prints: they are added to, and never renamed.
+
+pub mod cluster;
+pub mod decide;
+pub mod event;
+pub mod group;
+pub mod interface;
+pub mod limit;
+pub mod memory;
+pub mod reload;
+pub mod request;
+pub mod source;
+pub mod status;
+pub mod trace;
+pub mod view;
+
+pub use event::{Event, EventKind};

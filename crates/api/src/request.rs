@@ -1,0 +1,190 @@
+//! Requests, and the replies to those that change something.
+
+use crate::group::Emergency;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// A request on the control socket. The first line of each variant is the type of its reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// [`crate::status::Status`].
+    Status,
+    /// A list of [`crate::limit::LimitStatus`].
+    Limits,
+    /// A list of [`crate::source::TopRow`].
+    Top,
+    /// [`crate::view::View`].
+    View { query: crate::view::ViewQuery },
+    /// [`crate::source::SourceStatus`].
+    Show { source: IpAddr },
+    Reset {
+        /// The source whose state is reset.
+        source: IpAddr,
+    },
+    ResetLimit {
+        /// The limit whose state is reset, for every key.
+        limit: String,
+    },
+    /// [`CountersReset`]: sets the counters of all limits to 0.
+    ResetCounters,
+    /// [`Banned`].
+    Ban {
+        /// The bans to make: all or none.
+        orders: Vec<BanOrder>,
+    },
+    /// [`Unbanned`].
+    Unban {
+        /// The prefixes as they were banned.
+        cidrs: Vec<String>,
+    },
+    /// [`Unbanned`]: lifts every ban.
+    UnbanAll,
+    /// A list of [`crate::source::BansRow`].
+    Bans,
+    /// [`crate::decide::Answer`].
+    Decide { question: crate::decide::Question },
+    /// [`crate::reload::Reloaded`].
+    Reload {
+        /// The remote address of the operator's SSH session.
+        operator: Option<IpAddr>,
+    },
+    /// [`crate::reload::Reloaded`].
+    Try {
+        /// The config's path, as errors and `status` print it.
+        file: std::path::PathBuf,
+        /// The config's text; `None` from an earlier version's command: the agent then reads the file.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+        /// The trial's duration.
+        for_seconds: f64,
+        /// The remote address of the operator's SSH session.
+        operator: Option<IpAddr>,
+    },
+    /// [`crate::reload::Reloaded`]: the changes that a reload would make.
+    Compare,
+    /// [`crate::reload::Confirmed`].
+    Confirm,
+    /// [`crate::reload::Reloaded`]: ends a trial.
+    Revert,
+    /// A list of the remembered [`crate::event::Event`]s.
+    Events,
+    /// [`crate::event::Event`]s, one document a line, until the client disconnects.
+    Follow {
+        /// The number of remembered events to send first.
+        last: usize,
+    },
+    /// [`crate::trace::TraceLine`]s, one document a line, until the client disconnects.
+    Trace {
+        /// The source whose packets are traced.
+        source: IpAddr,
+    },
+    /// A list of [`crate::group::GroupStatus`].
+    Groups,
+    /// A list of [`crate::group::UsageRow`].
+    Usage {
+        /// The group; `None` for all.
+        group: Option<String>,
+        /// The first day, as YYYY-MM-DD.
+        from: Option<String>,
+        /// The last day.
+        to: Option<String>,
+    },
+    /// [`crate::group::Done`].
+    Emergency { group: String, what: Emergency },
+}
+
+impl Request {
+    /// Whether the request changes nothing except the state that an application's decision charges.
+    #[must_use]
+    pub fn only_asks(&self) -> bool {
+        match self {
+            Self::View { .. } | Self::Events | Self::Follow { .. } => true,
+            Self::Status | Self::Limits | Self::Top | Self::Show { .. } | Self::Bans | Self::Groups => true,
+            Self::Usage { .. } => true,
+            // Applications may decide here as they may over HTTP.
+            Self::Decide { .. } => true,
+            Self::Reset { .. } | Self::ResetLimit { .. } | Self::ResetCounters => false,
+            Self::Reload { .. } | Self::Try { .. } | Self::Compare | Self::Confirm | Self::Revert => false,
+            // It changes what the kernel programs log, and shows other users' traffic.
+            Self::Trace { .. } => false,
+            Self::Ban { .. } | Self::Unban { .. } | Self::UnbanAll | Self::Emergency { .. } => false,
+        }
+    }
+}
+
+/// A ban to make.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BanOrder {
+    /// An address or a prefix.
+    pub cidr: String,
+    /// The duration; `null`: until it is lifted.
+    pub for_seconds: Option<f64>,
+    /// The reason, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The result of `agent ban`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Banned {
+    /// The number of prefixes that are banned as ordered.
+    pub banned: u64,
+    /// Prefixes whose existing ban is longer and was kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<crate::source::BanStatus>,
+    #[serde(default)]
+    pub without_effect: Vec<WithoutEffect>,
+    /// Notes about exempt addresses inside the banned prefixes.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A ban that refuses nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithoutEffect {
+    pub cidr: String,
+    /// The reason, and what to check.
+    pub reason: String,
+}
+
+/// The result of `agent unban`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unbanned {
+    /// Whether there was a ban of exactly one of the prefixes.
+    pub was_banned: bool,
+    /// The number of lifted bans.
+    #[serde(default)]
+    pub unbanned: u64,
+    /// Prefixes that a wider ban still covers.
+    #[serde(default)]
+    pub still_banned: Vec<StillBanned>,
+}
+
+/// A prefix inside a wider ban.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StillBanned {
+    pub cidr: String,
+    /// The wider prefix.
+    pub by: String,
+}
+
+/// The result of `agent reset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reset {
+    /// The number of states that were removed.
+    pub forgotten: u64,
+}
+
+/// The result of `agent limits --reset-counters`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountersReset {
+    /// The number of limits whose counters were set to 0.
+    pub limits: u64,
+}
+
+/// The longest config that can be tried, in bytes. JSON escapes make it at most six times as long, typically 1.1 times.
+pub const LONGEST_CONFIG: usize = 4 * 1024 * 1024;
+/// The most prefixes in one request. This many fit into the longest request.
+pub const MOST_ORDERS: usize = 2_000;

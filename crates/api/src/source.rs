@@ -1,0 +1,136 @@
+//! Sources: `agent top --json`, `agent show IP --json` and `agent bans --json`.
+
+use serde::{Deserialize, Serialize};
+
+/// One element of `agent top --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopRow {
+    /// The address, or the prefix that shares one key.
+    pub source: String,
+    /// A limit that counts it.
+    pub limit: String,
+    /// Passed packets to which the limit applied.
+    pub passed_packets: u64,
+    #[serde(default)]
+    pub passed_precision: Precision,
+    pub throttled_packets: u64,
+    /// Packets that the limit would have refused if it were not on `observe`.
+    #[serde(default)]
+    pub would_throttle_packets: u64,
+    /// Seconds since the last packet that it refused or would have refused.
+    #[serde(default)]
+    pub last_throttled_seconds_ago: Option<f64>,
+}
+
+/// How exact a count is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// Every packet was counted.
+    #[default]
+    Exact,
+    /// Scaled up from a sample of one packet in 64.
+    Sampled,
+    /// Too few packets for a sample: an upper bound.
+    AtMost,
+}
+
+impl Precision {
+    /// The sign printed before the count.
+    #[must_use]
+    pub const fn mark(self) -> &'static str {
+        match self {
+            Self::Exact => "",
+            Self::Sampled => "~",
+            Self::AtMost => "<=",
+        }
+    }
+}
+
+/// `agent show IP --json`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SourceStatus {
+    /// The address in the request.
+    pub source: String,
+    pub class: String,
+    /// Whether the address is exempt.
+    pub never_limit: bool,
+    /// Why no limit applies to it; `null` if limits apply.
+    #[serde(default)]
+    pub exempt: Option<String>,
+    /// The ban that covers it.
+    pub ban: Option<BanStatus>,
+    /// The limits that apply to it.
+    pub limits: Vec<SourceLimit>,
+    /// The refusal of its last refused packet.
+    pub last_refused: Option<LastRefused>,
+    /// Limits on requests whose key is the address alone, or that refused it recently.
+    #[serde(default)]
+    pub requests: Vec<SourceRequests>,
+}
+
+/// The state of one limit on requests for a source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SourceRequests {
+    pub name: String,
+    /// Units that would pass now; `null` where the key has other entries than the address.
+    pub remaining: Option<u64>,
+    /// Seconds until one unit passes; `null` where the key has other entries, or if it never passes.
+    pub retry_after_seconds: Option<f64>,
+    /// Refused requests, as far as the agent remembers.
+    pub throttled_requests: u64,
+    /// Requests that would have been refused if the limit were not on `observe`.
+    pub would_throttle_requests: u64,
+    /// Seconds since the last of them.
+    pub last_throttled_seconds_ago: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BanStatus {
+    pub cidr: String,
+    /// Seconds until the ban ends; `null` if it does not end.
+    pub expires_in_seconds: Option<f64>,
+    /// The ban's origin: `operator`, `limit:NAME`, or `limit` if the name was lost in a crash of the agent.
+    #[serde(default)]
+    pub origin: String,
+    /// The operator's reason; `null` without one.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// One element of `agent bans --json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BansRow {
+    #[serde(flatten)]
+    pub ban: BanStatus,
+    /// Packets that the ban refused.
+    pub throttled_packets: u64,
+}
+
+/// The state of one limit for a source.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SourceLimit {
+    pub name: String,
+    /// Units that would pass now.
+    pub remaining: u64,
+    /// Seconds until one unit passes; 0 if one passes now.
+    pub retry_after_seconds: f64,
+    /// Passed packets to which the limit applied.
+    pub passed_packets: u64,
+    #[serde(default)]
+    pub passed_precision: Precision,
+    pub throttled_packets: u64,
+    /// Packets that the limit would have refused if it were not on `observe`.
+    #[serde(default)]
+    pub would_throttle_packets: u64,
+    /// Seconds since the last packet that it refused or would have refused.
+    #[serde(default)]
+    pub last_throttled_seconds_ago: Option<f64>,
+}
+
+/// The last refusal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LastRefused {
+    pub limit: String,
+    pub seconds_ago: f64,
+}

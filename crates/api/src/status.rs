@@ -1,0 +1,174 @@
+//! `agent status --json`.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::ClusterStatus;
+use crate::interface::AttachMode;
+use crate::limit::LimitDefinition;
+use crate::memory::MemoryStatus;
+use crate::reload::{LastReload, TrialStatus};
+
+/// `agent status --json`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// The agent's version.
+    pub version: String,
+    /// `enforce` or `observe`.
+    pub mode: String,
+    /// Seconds since this agent started.
+    pub uptime_seconds: u64,
+    /// The file in effect; `null` for the built-in limits.
+    pub config: Option<String>,
+    pub interfaces: Vec<InterfaceStatus>,
+    /// Totals of all packets.
+    pub totals: Totals,
+    pub sources: SourcesStatus,
+    /// Packets to which no limit applied, by reason.
+    pub bypass: BypassStatus,
+    /// The number of banned prefixes.
+    pub bans: u64,
+    /// Runs of `agent limits --reset-counters` since the agent started.
+    #[serde(default)]
+    pub counter_resets: u64,
+    /// Whether elastic limits grant more than their rate now; `null` if no limit is elastic.
+    pub has_room: Option<bool>,
+    /// The process groups' names.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// The last reload; `null` if there was none.
+    #[serde(default)]
+    pub last_reload: Option<LastReload>,
+    /// The trial that is not confirmed yet.
+    #[serde(default)]
+    pub trial: Option<TrialStatus>,
+    #[serde(default)]
+    pub limits: Vec<LimitDefinition>,
+    /// The prefixes that the config exempts.
+    #[serde(default)]
+    pub never_limit: Vec<String>,
+    /// Exempt addresses that the agent detects (`protect`).
+    #[serde(default)]
+    pub protected: Vec<Protected>,
+    /// The memory of the policy on packets; `null` where there is none.
+    #[serde(default)]
+    pub memory: Option<MemoryStatus>,
+    /// Notes for the operator.
+    pub notes: Vec<String>,
+    /// The cluster's state; `null` without shared limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterStatus>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct InterfaceStatus {
+    /// The interface's name, or a pattern that matches none.
+    pub name: String,
+    /// `native`, `generic` or `tc`; `null` where nothing is attached.
+    pub attach: Option<AttachMode>,
+    /// Whether its packets are limited, as the kernel reports now.
+    pub state: InterfaceState,
+    /// The interfaces that charge its packets instead, because they carry them too; empty if it charges them itself.
+    #[serde(default)]
+    pub enforced_by: Vec<String>,
+    /// Why other interfaces charge its packets.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// Whether limits are in effect on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InterfaceState {
+    /// Limits are in effect.
+    Attached,
+    /// This host has no such interface.
+    Missing,
+    /// It is down, and its driver attaches programs only while it is up.
+    Down,
+    /// A program was detached.
+    Detached,
+    /// A program could not be attached.
+    Failed,
+}
+
+impl InterfaceState {
+    /// The name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Attached => "attached",
+            Self::Missing => "missing",
+            Self::Down => "down",
+            Self::Detached => "detached",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl std::fmt::Display for InterfaceStatus {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.attach, self.state) {
+            (Some(attach), InterfaceState::Attached) => write!(formatter, "{} ({attach})", self.name),
+            (Some(attach), state) => write!(formatter, "{} ({attach}, {})", self.name, state.name()),
+            (None, state) => write!(formatter, "{} ({})", self.name, state.name()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Totals {
+    pub passed_packets: u64,
+    pub passed_bytes: u64,
+    pub throttled_packets: u64,
+    pub throttled_bytes: u64,
+}
+
+/// The table of sources.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct SourcesStatus {
+    /// Keys whose allowance is not full now.
+    pub tracked: u64,
+    /// The maximum number of keys.
+    pub capacity: u64,
+    /// Keys that were evicted for others that were as busy.
+    pub evicted: u64,
+    /// Packets of new keys that found no room and passed.
+    pub full_passed: u64,
+    /// Packets of new keys that found no room and were refused.
+    pub full_throttled: u64,
+    /// Packets of new keys that found no room and were charged to the shared bucket.
+    pub full_shared: u64,
+    /// Packets refused because other CPUs kept changing their key's state.
+    pub contended: u64,
+}
+
+/// Packets to which no limit applied.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct BypassStatus {
+    /// No limit applies.
+    pub unlimited: u64,
+    pub not_ip: u64,
+    /// Neighbour discovery and DHCP, within its limit.
+    pub essential: u64,
+    pub never_limit: u64,
+    /// Refused as malformed.
+    pub malformed: u64,
+    /// Refused as banned.
+    pub banned: u64,
+    /// ARP, neighbour discovery and DHCP that was refused above its limit.
+    #[serde(default)]
+    pub essential_throttled: u64,
+    /// Other frames that are not IP, refused above their limit.
+    #[serde(default)]
+    pub not_ip_throttled: u64,
+}
+
+/// An exempt address and the reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Protected {
+    pub address: IpAddr,
+    /// The reason as text.
+    pub why: String,
+}

@@ -1,0 +1,10 @@
+//! BPF for the packet path and process groups: objects, links, pins, BTF and the kernel's release.
+
+pub mod btf;
+mod directory;
+pub mod link;
+pub mod objects;
+mod release;
+
+pub use directory::{DirectoryError, create_directory, open_directory};
+pub use release::{is_kernel_too_old, is_too_old, kernel_release};

@@ -1,0 +1,7 @@
+//! The eBPF objects of `cargo xtask build`; empty if this crate was built without them.
+
+/// The programs of limits on packets.
+pub static WEIR: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/weir.o"));
+
+/// The programs of process groups.
+pub static GROUPS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/groups.o"));

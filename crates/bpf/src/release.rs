@@ -1,0 +1,44 @@
+//! The running kernel's release, which explains why it rejects a program.
+
+/// The oldest supported release. Before 5.12 the kernel has no compare-and-swap in BPF.
+const OLDEST: (u32, u32) = (5, 15);
+
+/// The release of the running kernel, as `uname -r` prints it.
+#[must_use]
+pub fn kernel_release() -> String {
+    nix::sys::utsname::uname()
+        .map_or_else(|_| "unknown".to_owned(), |name| name.release().to_string_lossy().into_owned())
+}
+
+/// Whether the running kernel is older than the oldest supported release.
+#[must_use]
+pub fn is_kernel_too_old() -> bool {
+    is_too_old(&kernel_release())
+}
+
+/// Whether a release is older than the oldest supported one; `false` if it cannot be parsed.
+#[must_use]
+pub fn is_too_old(release: &str) -> bool {
+    version(release).is_some_and(|version| version < OLDEST)
+}
+
+/// The first two numbers of a release, as in `5.10.0-46-cloud-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_before_5_15_are_too_old() {
+        for old in ["5.10.0-46-cloud-amd64", "4.18.0-553.el8", "5.14"] {
+            assert!(is_too_old(old), "{old}");
+        }
+        for served in ["5.15.0", "6.1.0-56-cloud-amd64", "6.12.117+deb12", "10.2-rc1", "unknown", ""] {
+            assert!(!is_too_old(served), "{served}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Errors of process groups.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// A group or a part of it cannot be enforced as configured. The rest is enforced.
+#[derive(Debug, Error)]
+pub enum GroupsError {
+    #[error(
+        "no cgroup file system is mounted: no process group is enforced; run mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+    )]
+    NotMounted,
+    /// A file cannot be read.
+    #[error("reading {} failed: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// A cgroup cannot be created.
+    #[error("creating the cgroup {} failed: {source}{}", path.display(), help(source))]
+    Make { path: PathBuf, source: io::Error },
+    /// A cgroup cannot be removed.
+    #[error("removing the cgroup {} failed: {source}", path.display())]
+    Remove { path: PathBuf, source: io::Error },
+    /// The kernel rejected a value.
+    #[error("writing {value:?} to {} failed: {source}{}", path.display(), help(source))]
+    Write { path: PathBuf, value: String, source: io::Error },
+    /// No hierarchy has the controller.
+    #[error("this host has no {controller} controller in any cgroup hierarchy: {what} is not enforced")]
+    NoController {
+        controller: &'static str,
+        /// The key that requires it.
+        what: &'static str,
+    },
+    /// Cgroup v1 does not support it.
+    #[error(
+        "the {controller} controller is mounted as cgroup v1, which {cannot}; boot with systemd.unified_cgroup_hierarchy=1, or leave it out"
+    )]
+    OldVersion { controller: &'static str, cannot: &'static str },
+    /// The config requires more CPU time than the host has.
+    #[error("cpu max {percent}% has no effect: this host's CPUs have {host}%; write less")]
+    MoreThanHost {
+        /// The configured share, in percent of one CPU.
+        percent: f64,
+        /// The host's total, in percent of one CPU.
+        host: u64,
+    },
+    /// The disk does not exist.
+    #[error("io device {} {reason}: name a block device as `lsblk --paths` shows it, or a path on one", path.display())]
+    Device {
+        /// The configured path.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// The user does not exist.
+    #[error("unknown user {0:?} on this host: it matches no process; correct the name, or add the user")]
+    User(String),
+    /// The group does not exist.
+    #[error("unknown group {name:?} (available: {present})")]
+    NoGroup {
+        /// The name in the request.
+        name: String,
+        /// The existing groups.
+        present: String,
+    },
+    /// Another agent enforces process groups.
+    #[error(
+        "another agent enforces process groups below {} (lock on {}): stop it, or set [agent] cgroup to a name of this agent's own", parent, path.display()
+    )]
+    Locked {
+        parent: String,
+        /// The locked file.
+        path: PathBuf,
+    },
+    /// A request to systemd failed.
+    #[error("{what} through systemd failed: {reason}")]
+    Systemd {
+        /// The request.
+        what: String,
+        /// The error from systemd or D-Bus.
+        reason: String,
+    },
+    /// Another program's limit on the cgroup differs.
+    #[error("{path}: {file} is {theirs} already, set by another program, and stays: {ours} is not enforced")]
+    SetByOthers {
+        path: String,
+        /// The limit's file or property.
+        file: String,
+        /// The other program's value.
+        theirs: String,
+        /// The group's value.
+        ours: String,
+    },
+    /// A cgroup that its owner can change.
+    #[error("{path} belongs to user {user}, who can lift any limit on it: limit the slice or service above it instead")]
+    Delegated {
+        path: String,
+        /// The owner's user ID.
+        user: u32,
+    },
+    /// A process cannot be moved back.
+    #[error("process {pid} stays in {at}: {from}, where it came from, {reason}")]
+    Stays {
+        pid: u32,
+        /// Its present cgroup.
+        at: String,
+        /// Its previous cgroup.
+        from: String,
+        reason: String,
+    },
+    /// The kernel programs of the groups failed.
+    #[error("{what} failed: {reason}")]
+    Kernel {
+        /// The operation.
+        what: String,
+        /// The error from aya or the kernel.
+        reason: String,
+    },
+}
+
+/// The usual fix for this error.
+fn help(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EROFS) => "; it is mounted read-only: remount it writable",
+        Some(libc::EACCES | libc::EPERM) => "; run as root, under systemd with CAP_DAC_OVERRIDE (docs/SERVICE.md)",
+        Some(libc::EOPNOTSUPP) => "; processes lie in an inner cgroup: move them out of it",
+        Some(libc::EBUSY) => "; processes lie in an inner cgroup, or another hierarchy has the controller",
+        Some(libc::EINVAL) => "; the kernel rejects this value",
+        Some(libc::ENODEV) => "; the kernel does not throttle this device",
+        Some(libc::ENOENT) => "; this kernel, or this cgroup, has no such file",
+        _ => "",
+    }
+}
+
+impl GroupsError {
+    /// The same error without the value, so that one cause for many processes gives one note.
+    pub(super) fn without_value(self) -> Self {
+        match self {
+            Self::Write { path, source, .. } => Self::Write { path, value: "a process".to_owned(), source },
+            other => other,
+        }
+    }
+
+    /// Reading `path` failed.
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), source }
+    }
+
+    /// Writing `value` to `path` failed.
+    pub(super) fn write(path: &Path, value: &str, source: io::Error) -> Self {
+        Self::Write { path: path.to_owned(), value: value.to_owned(), source }
+    }
+}

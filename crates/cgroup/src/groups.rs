@@ -1,0 +1,310 @@
+//! All groups of a config, enforced.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use config::policy::{Config, Mode};
+use config::policy_group::Group;
+use host::load::Sample;
+
+use super::account::{self, MemberStatus, NotEnforced};
+use super::containers::Known;
+use super::domain::Domains;
+use super::elastic::Demand;
+use super::error::GroupsError;
+use super::host_paths::Host;
+use super::in_place::InPlace;
+use super::limit::host_percent;
+use super::lock::Lock;
+use super::matcher::Matchers;
+use super::member::Member;
+use super::origins::Origins;
+use super::place::Manager;
+use super::round::Round;
+use super::systemd::Systemd;
+use super::target::Target;
+use super::tree::Tree;
+use super::units::Units;
+use super::view::{GroupView, View};
+
+/// How long a start waits for the service manager: at boot the agent starts before the system bus.
+pub const CONNECT: Duration = Duration::from_secs(2);
+
+/// A matching process that is not enforced.
+pub struct Stay {
+    pub group: usize,
+    /// Whether it is retried at the next tick.
+    pub is_starting: bool,
+    pub name: String,
+    pub cgroup: String,
+    pub reason: String,
+}
+
+/// Processes to be moved into a scope.
+pub struct Queue {
+    pub slice: String,
+    /// The unit that they leave.
+    pub unit: Option<String>,
+    /// The unit's run that they belong to.
+    pub run: String,
+    /// Whether the scope ends with the unit.
+    pub ends_with_unit: bool,
+    pub pids: Vec<u32>,
+}
+
+/// A pending list of containers, and the instant of the request.
+type Listing = (Instant, Receiver<(Known, Vec<String>)>);
+
+/// All groups of a config, enforced.
+pub struct Groups {
+    pub host: Host,
+    pub tree: Tree,
+    pub members: Vec<Member>,
+    pub matchers: Matchers,
+    pub origins: Origins,
+    pub in_place: InPlace,
+    /// The service manager, if there is one and it replies.
+    pub units: Option<Box<dyn Units>>,
+    pub connecting: Option<Receiver<Result<Systemd, GroupsError>>>,
+    /// The cgroups limited in place, and scopes, by path.
+    pub targets: BTreeMap<String, Target>,
+    /// Units that are limited before they have a cgroup: their group and errors.
+    pub idle_units: BTreeMap<String, (usize, Vec<String>)>,
+    pub known: Known,
+    pub listed: Option<(Instant, Duration)>,
+    pub listing: Option<Listing>,
+    /// When a container that no runtime lists is requested again, and the pause after that.
+    pub asked: HashMap<String, (Instant, Duration)>,
+    pub walked: Option<(Instant, Duration)>,
+    pub domains: Domains,
+    pub stays: HashMap<u32, Stay>,
+    /// Processes to be moved into a scope, by its group and name.
+    pub queued: BTreeMap<(usize, String), Queue>,
+    pub round: Round,
+    pub own_programs: BTreeSet<u32>,
+    /// Recently moved processes and their groups: children that they forked just before follow them.
+    pub recent: HashMap<u32, (usize, Instant)>,
+    pub is_changed: bool,
+    /// Whether all processes that existed at the start have been checked.
+    pub has_begun: bool,
+    pub lock: Option<Lock>,
+}
+
+impl Groups {
+    /// Enforces a config's groups, replacing those `before`.
+    ///
+    /// # Errors
+    ///
+    /// When the host has no cgroups, or another agent uses the parent of these groups. Other errors become notes of the
+    /// groups.
+    pub fn start(config: &Config, host: Host, before: Option<Self>) -> Result<Self, GroupsError> {
+        let tree = Tree::detect(&host.proc, &config.agent.cgroup)?;
+        let (lock, units) = match before {
+            Some(before) => (before.lock, before.units),
+            None => (None, None),
+        };
+        let mut groups = Self::new(&config.groups, config.agent.mode, host, tree);
+        groups.lock = Some(lock.map_or_else(|| Lock::take(&groups.tree, &groups.host), Ok)?);
+        groups.units = units;
+        groups.begin();
+        Ok(groups)
+    }
+
+    pub(super) fn new(wanted: &[Group], mode: Mode, mut host: Host, tree: Tree) -> Self {
+        if !tree.is_unified() {
+            // A scope of systemd moves a process in all relevant hierarchies or none.
+            host.manager = Manager::None;
+        }
+        let (matchers, wrong) = Matchers::new(wanted);
+        let mut members: Vec<Member> = wanted.iter().map(|group| Member::new(group, mode)).collect();
+        for (nth, problem) in wrong {
+            members[nth].note(&problem);
+        }
+        let (origins, in_place) = (Origins::open(&host.origins), InPlace::open(&host.in_place()));
+        Self {
+            host,
+            tree,
+            members,
+            matchers,
+            origins,
+            in_place,
+            units: None,
+            connecting: None,
+            targets: BTreeMap::new(),
+            idle_units: BTreeMap::new(),
+            known: Known::new(),
+            listed: None,
+            listing: None,
+            asked: HashMap::new(),
+            walked: None,
+            domains: Domains::default(),
+            stays: HashMap::new(),
+            queued: BTreeMap::new(),
+            round: Round::default(),
+            own_programs: BTreeSet::new(),
+            recent: HashMap::new(),
+            is_changed: true,
+            has_begun: false,
+            lock: None,
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.connect(CONNECT);
+        for nth in 0..self.members.len() {
+            let member = &mut self.members[nth];
+            match member.load_network(&self.host.pins) {
+                Ok(programs) => self.own_programs.extend(programs),
+                Err(problem) => member.note(&problem),
+            }
+            if self.matchers.moves(nth) && self.host.manager == Manager::None {
+                self.make_own(nth);
+            }
+        }
+        self.list_containers(CONNECT);
+        self.limit_named_units();
+        self.walk();
+        self.scan();
+        self.retire_others();
+        self.unset_others();
+        self.keep_links();
+        self.is_changed = true;
+        self.has_begun = true;
+    }
+
+    /// Connects to the service manager unless connected, waiting at most `patience`.
+    pub(super) fn connect(&mut self, patience: Duration) {
+        if self.host.manager == Manager::None || self.units.is_some() {
+            return;
+        }
+        let connected = self.connecting.get_or_insert_with(Systemd::connect).recv_timeout(patience);
+        let is_pending = matches!(connected, Err(RecvTimeoutError::Timeout));
+        let connected = connected.unwrap_or_else(|error| {
+            let reason = match error {
+                RecvTimeoutError::Timeout => "the system bus does not reply yet",
+                RecvTimeoutError::Disconnected => "the attempt ended without a result",
+            };
+            Err(GroupsError::Systemd { what: "connecting".to_owned(), reason: reason.to_owned() })
+        });
+        match connected {
+            Ok(systemd) => {
+                self.connecting = None;
+                self.units = Some(Box::new(systemd));
+                self.members.iter_mut().for_each(|member| {
+                    member.notes.retain(|note| !note.starts_with("connecting through systemd"));
+                });
+                self.is_changed = true;
+            }
+            Err(problem) => {
+                // A pending attempt continues.
+                self.connecting = self.connecting.take().filter(|_| is_pending);
+                self.note(&problem);
+            }
+        }
+    }
+
+    /// Does the work of every second: checks some processes within the budget of CPU time, and the state of targets.
+    pub fn tick(&mut self, budget: Duration) {
+        self.units = self.units.take().filter(|units| !units.is_broken());
+        self.connect(Duration::ZERO);
+        self.limit_named_units();
+        self.list_containers_at_tick();
+        self.check_targets();
+        self.end_old_scopes();
+        self.settle_starting();
+        self.walk_again();
+        self.scan_some(budget);
+    }
+
+    /// The current state for readers; `None` if it has not changed since the last call.
+    pub(super) fn changed_view(&mut self) -> Option<View> {
+        std::mem::take(&mut self.is_changed).then(|| self.view())
+    }
+
+    /// The current state.
+    pub(super) fn view(&self) -> View {
+        let groups = self.members.iter().enumerate().map(|(nth, member)| self.view_of(nth, member)).collect();
+        View { groups, place: Some((self.tree.clone(), self.host.clone())) }
+    }
+
+    pub(super) fn view_of(&self, nth: usize, member: &Member) -> GroupView {
+        let own = self.tree.own(&member.group.name);
+        let mut members: Vec<MemberStatus> = Vec::new();
+        if member.has_own {
+            let (kind, how) = ("own".to_owned(), "its processes are moved into a cgroup of Weir's own".to_owned());
+            members.push(MemberStatus { kind, name: own.clone(), cgroup: own.clone(), how, ..Default::default() });
+        }
+        let targets = self.targets.iter().filter(|(_, target)| target.group == nth);
+        members.extend(targets.map(|(path, target)| target.status(path)));
+        let mut not_enforced: Vec<NotEnforced> = Vec::new();
+        for (unit, (_, problems)) in self.idle_units.iter().filter(|(_, (group, _))| *group == nth) {
+            if members.iter().any(|member| member.name == *unit) {
+                continue;
+            }
+            let (name, cgroup) = (unit.clone(), String::new());
+            if problems.is_empty() {
+                let how = "its properties are set through systemd; it is not running".to_owned();
+                members.push(MemberStatus { kind: "unit".to_owned(), name, how, ..Default::default() });
+            } else {
+                not_enforced.push(NotEnforced { name, cgroup, reason: problems.join("; "), pids: Vec::new() });
+            }
+        }
+        let mut stays: BTreeMap<(&str, &str, &str), Vec<u32>> = BTreeMap::new();
+        for (pid, stay) in self.stays.iter().filter(|(_, stay)| stay.group == nth) {
+            stays.entry((&stay.name, &stay.cgroup, &stay.reason)).or_default().push(*pid);
+        }
+        not_enforced.extend(stays.into_iter().map(|((name, cgroup, reason), mut pids)| {
+            pids.sort_unstable();
+            NotEnforced { name: name.to_owned(), cgroup: cgroup.to_owned(), reason: reason.to_owned(), pids }
+        }));
+        let in_members: usize = members.iter().map(|member| member.problems.len()).sum();
+        let mut notes = member.all_notes();
+        for target in &members {
+            notes.extend(target.problems.iter().map(|problem| format!("{}: {problem}", target.name)));
+        }
+        GroupView {
+            name: member.group.name.clone(),
+            own,
+            limits: member.group.limit_texts(),
+            network: member.network.clone(),
+            notes,
+            problems: in_members + member.notes.len(),
+            members,
+            not_enforced,
+        }
+    }
+
+    /// Adjusts the CPU shares of elastic groups.
+    pub fn adjust(&mut self, sample: &Sample) {
+        let mut demands = Vec::new();
+        for nth in 0..self.members.len() {
+            let throttled = self.paths(nth).iter().map(|path| account::read_throttled(&self.tree, path)).sum();
+            let member = &mut self.members[nth];
+            let more = throttled > member.throttled_seconds;
+            member.throttled_seconds = throttled;
+            demands.push(if more { Demand::Throttled } else { Demand::Satisfied });
+        }
+        let wants_more =
+            |(member, demand): &(&Member, &Demand)| member.elastic.is_some() && **demand == Demand::Throttled;
+        let sharing = self.members.iter().zip(&demands).filter(wants_more).count();
+        for (nth, demand) in demands.into_iter().enumerate() {
+            let Some(elastic) = &mut self.members[nth].elastic else { continue };
+            if let Some(share) = elastic.adjust(sample, demand, sharing, host_percent()) {
+                self.set_cpu_max(nth, share);
+            }
+        }
+    }
+
+    /// Adds a note about all groups.
+    pub fn note(&mut self, problem: &GroupsError) {
+        self.members.iter_mut().for_each(|member| member.note(problem));
+        self.is_changed = true;
+    }
+
+    /// Whether a group is elastic.
+    #[must_use]
+    pub fn has_elastic(&self) -> bool {
+        self.members.iter().any(|member| member.elastic.is_some())
+    }
+}

@@ -1,0 +1,339 @@
+//! Limits on cgroups that are not Weir's: set where no other program set one, recorded in a file, and restored at the
+//! end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use config::policy_group::{CpuShare, Group};
+use serde::{Deserialize, Serialize};
+
+use super::error::GroupsError;
+use super::host_paths::Host;
+use super::limit::{self, Origin, Setting};
+use super::plan::{Merge, merge};
+use super::properties;
+use super::restrict;
+use super::tree::{Tree, write};
+use super::units::{Properties, Units, Value};
+
+/// A limit that Weir wrote into a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Written {
+    file: PathBuf,
+    /// The content as the kernel reports it.
+    content: String,
+    /// The value that removes the limit.
+    default: String,
+}
+
+/// The settings of Weir on one cgroup or unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Set {
+    Cgroup(Vec<Written>),
+    /// The unit's previous properties, as earlier versions recorded them.
+    Unit(Properties),
+    Properties(Changed),
+}
+
+/// The properties of a unit that Weir set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Changed {
+    /// The values before.
+    before: Properties,
+    /// The values that systemd reported afterwards.
+    set: Properties,
+}
+
+impl Changed {
+    /// Whether a property still has Weir's value.
+    fn is_ours(&self, name: &str, now: &Properties) -> bool {
+        // Earlier versions did not record the values that they set.
+        self.before.contains_key(name)
+            && self.set.get(name).is_none_or(|set| now.get(name).is_some_and(|now| properties::is_same(name, set, now)))
+    }
+
+    /// The properties as they would be without Weir.
+    fn without(&self, now: &Properties) -> Properties {
+        let value = |(name, now_set): (&String, &Value)| {
+            let before = self.before.get(name).filter(|_| self.is_ours(name, now));
+            (name.clone(), before.unwrap_or(now_set).clone())
+        };
+        now.iter().map(value).collect()
+    }
+
+    /// Restores the properties of a unit that no other program has set since.
+    fn put_back(&self, units: &dyn Units, unit: &str) -> Result<(), GroupsError> {
+        let now = units.get(unit, &names(&self.before))?;
+        let mut back = self.before.clone();
+        back.retain(|name, _| self.is_ours(name, &now));
+        if !back.is_empty() {
+            units.set(unit, &back)?;
+            units.forget(unit, &names(&back));
+        }
+        Ok(())
+    }
+}
+
+fn names(properties: &Properties) -> Vec<&str> {
+    properties.keys().map(String::as_str).collect()
+}
+
+/// All limits set in place, saved in a file for the next agent.
+#[derive(Debug)]
+pub struct InPlace {
+    path: PathBuf,
+    sets: BTreeMap<String, Set>,
+}
+
+impl InPlace {
+    /// Continues with the file of an earlier agent at `path`, if it exists.
+    #[must_use]
+    pub fn open(path: &Path) -> Self {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let mut sets: BTreeMap<String, Set> = serde_json::from_str(&text).unwrap_or_default();
+        for set in sets.values_mut() {
+            if let Set::Unit(before) = set {
+                *set = Set::Properties(Changed { before: std::mem::take(before), ..Changed::default() });
+            }
+        }
+        Self { path: path.to_owned(), sets }
+    }
+
+    /// The cgroups and units with limits of Weir.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        self.sets.keys().cloned().collect()
+    }
+
+    /// Sets a group's limits on the cgroup at `path`. Returns those that are not enforced there.
+    pub fn set_cgroup(&mut self, tree: &Tree, host: &Host, path: &str, group: &Group) -> Vec<GroupsError> {
+        if let Some(user) = owner_above(tree, path) {
+            return vec![GroupsError::Delegated { path: path.to_owned(), user }];
+        }
+        let mut problems = tree.enable(path, &limit::controllers(group));
+        let (settings, cannot) = limit::settings(tree, host, path, group);
+        problems.extend(cannot);
+        let before = match self.sets.remove(path) {
+            Some(Set::Cgroup(written)) => written,
+            _ => Vec::new(),
+        };
+        let mut written = Vec::new();
+        for (directory, setting) in settings.iter().filter(|(_, setting)| setting.origin == Origin::Wanted) {
+            let file = directory.join(setting.file);
+            let now = match content(&file, setting) {
+                Ok(now) => now,
+                Err(source) => {
+                    problems.push(GroupsError::read(&file, source));
+                    continue;
+                }
+            };
+            let is_ours =
+                before.iter().any(|one| one.file == file && one.content == now && one.default == setting.default);
+            match compare(setting, &now) {
+                Merge::Lower if !is_ours => {}
+                Merge::Higher if !is_ours => problems.push(GroupsError::SetByOthers {
+                    path: path.to_owned(),
+                    file: setting.file.to_owned(),
+                    theirs: now,
+                    ours: setting.value.clone(),
+                }),
+                _ => match write(&file, &setting.value) {
+                    Ok(()) => {
+                        let content = content(&file, setting).unwrap_or_else(|_| setting.value.clone());
+                        written.push(Written { file, content, default: setting.default.clone() });
+                    }
+                    Err(problem) => problems.push(problem),
+                },
+            }
+        }
+        // Limits of an earlier config that this one does not have.
+        for one in before {
+            if !written.iter().any(|kept| kept.file == one.file && kept.default == one.default) {
+                problems.extend(take_back(&one).err());
+            }
+        }
+        if !written.is_empty() {
+            self.sets.insert(path.to_owned(), Set::Cgroup(written));
+        }
+        problems.extend(self.save());
+        problems
+    }
+
+    /// Sets a group's limits on a unit; the lower of both where the unit has its own, also if it was set later.
+    pub fn set_unit(&mut self, units: &dyn Units, host: &Host, unit: &str, group: &Group) -> Vec<GroupsError> {
+        let (ours, mut problems) = properties::properties(host, group);
+        let known = match self.sets.get(unit) {
+            Some(Set::Properties(changed)) => changed.clone(),
+            _ => Changed::default(),
+        };
+        let all: BTreeSet<&str> = ours.keys().chain(known.before.keys()).map(String::as_str).collect();
+        let now = match units.get(unit, &all.into_iter().collect::<Vec<_>>()) {
+            Ok(now) => now,
+            Err(problem) => {
+                problems.push(problem);
+                return problems;
+            }
+        };
+        let mut before = known.without(&now);
+        let mut wanted = properties::tightened(&before, &ours, units.default_tasks());
+        // Limits of an earlier config that this one does not have.
+        before.retain(|name, _| ours.contains_key(name) || known.is_ours(name, &now));
+        let gone: Vec<String> = before.keys().filter(|name| !ours.contains_key(*name)).cloned().collect();
+        for name in &gone {
+            wanted.extend(before.get(name).map(|value| (name.clone(), value.clone())));
+        }
+        if wanted.is_empty() {
+            return problems;
+        }
+        // Recorded first: if the agent is killed in between, the record has too much rather than too little.
+        self.sets.insert(unit.to_owned(), Set::Properties(Changed { before: before.clone(), set: Properties::new() }));
+        problems.extend(self.save());
+        match units.set(unit, &wanted) {
+            Ok(()) => {
+                units.forget(unit, &gone.iter().map(String::as_str).collect::<Vec<_>>());
+                before.retain(|name, _| ours.contains_key(name));
+                wanted.retain(|name, _| ours.contains_key(name));
+                let set = units.get(unit, &names(&wanted)).unwrap_or(wanted);
+                self.sets.insert(unit.to_owned(), Set::Properties(Changed { before, set }));
+            }
+            Err(problem) => {
+                problems.push(problem);
+                if known.before.is_empty() {
+                    self.sets.remove(unit);
+                } else {
+                    self.sets.insert(unit.to_owned(), Set::Properties(known));
+                }
+            }
+        }
+        problems.extend(self.save());
+        problems
+    }
+
+    /// Changes the CPU quota of a cgroup or unit, if its limit is only Weir's.
+    pub fn set_cpu_max(
+        &mut self,
+        tree: &Tree,
+        units: Option<&dyn Units>,
+        key: &str,
+        share: CpuShare,
+    ) -> Result<(), GroupsError> {
+        const QUOTA: &str = "CPUQuotaPerSecUSec";
+        match (self.sets.get_mut(key), units) {
+            (Some(Set::Properties(changed)), Some(units))
+                if changed.before.get(QUOTA).is_some_and(properties::is_unset) =>
+            {
+                let quota = Properties::from([(QUOTA.to_owned(), Value::Number(properties::quota(share)))]);
+                units.set(key, &quota)?;
+                changed.set.extend(quota);
+            }
+            (Some(Set::Cgroup(written)), _) => {
+                let is_quota =
+                    |one: &&mut Written| one.file.ends_with("cpu.max") || one.file.ends_with("cpu.cfs_quota_us");
+                let Some(one) = written.iter_mut().find(is_quota) else { return Ok(()) };
+                limit::set_cpu_max(tree, key, share)?;
+                one.content = fs::read_to_string(&one.file).unwrap_or_default().trim().to_owned();
+            }
+            _ => return Ok(()),
+        }
+        // Without the record, the next agent would take the value for another program's.
+        self.save().map_or(Ok(()), Err)
+    }
+
+    /// Restores the previous values of a cgroup or unit. Returns the failures.
+    pub fn unset(&mut self, key: &str, units: Option<&dyn Units>) -> Vec<GroupsError> {
+        let mut problems = Vec::new();
+        match (self.sets.get(key).cloned(), units) {
+            (Some(Set::Cgroup(written)), _) => problems.extend(written.iter().filter_map(|one| take_back(one).err())),
+            (Some(Set::Properties(changed)), Some(units)) => match changed.put_back(units, key) {
+                Err(problem) if units.get(key, &[]).is_ok() => problems.push(problem),
+                // The unit no longer exists.
+                _ => {}
+            },
+            (Some(Set::Unit(_) | Set::Properties(_)), None) => problems.push(GroupsError::Systemd {
+                what: format!("putting back the limits of {key}"),
+                reason: "it cannot be reached".to_owned(),
+            }),
+            (Some(Set::Unit(_)) | None, _) => return problems,
+        }
+        if problems.is_empty() {
+            self.sets.remove(key);
+        }
+        problems.extend(self.save());
+        problems
+    }
+
+    /// Removes the record of a cgroup that no longer exists.
+    pub fn forget(&mut self, key: &str) {
+        if matches!(self.sets.get(key), Some(Set::Cgroup(_))) {
+            self.sets.remove(key);
+            // The next save reports a failure.
+            let _ = self.save();
+        }
+    }
+
+    fn save(&self) -> Option<GroupsError> {
+        let saved = if self.sets.is_empty() {
+            match fs::remove_file(&self.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        } else {
+            let next = self.path.with_extension("new");
+            let text = serde_json::to_vec(&self.sets).map_err(io::Error::from);
+            text.and_then(|text| fs::write(&next, text)).and_then(|()| fs::rename(&next, &self.path))
+        };
+        saved.err().map(|source| GroupsError::write(&self.path, "the limits set in place", source))
+    }
+}
+
+/// The owner of the cgroup that contains `path`: the limits of a delegated cgroup itself belong to its parent.
+fn owner_above(tree: &Tree, path: &str) -> Option<u32> {
+    let directories = tree.directories(path);
+    let owners = directories.iter().filter_map(|directory| fs::metadata(directory.parent()?).ok());
+    owners.map(|metadata| metadata.uid()).find(|uid| *uid != 0 && *uid != nix::unistd::geteuid().as_raw())
+}
+
+/// The content of a limit's file; if it has a line for each disk, this disk's line.
+fn content(file: &Path, setting: &Setting) -> io::Result<String> {
+    let text = fs::read_to_string(file)?;
+    let text = text.trim();
+    if !setting.file.starts_with("io.") && !setting.file.starts_with("blkio.") {
+        return Ok(text.to_owned());
+    }
+    let disk = setting.default.split(' ').next().unwrap_or("");
+    let line = text.lines().find(|line| line.split(' ').next() == Some(disk));
+    Ok(line.unwrap_or("").to_owned())
+}
+
+/// Compares a file's value with the group's.
+fn compare(setting: &Setting, now: &str) -> Merge {
+    if now.is_empty() || now == setting.default.trim() || restrict::limit_in(setting.file, now).is_none() {
+        return Merge::Set;
+    }
+    match (level(now), level(&setting.value)) {
+        (Some(theirs), Some(ours)) => merge(Some(theirs), ours),
+        _ if now == setting.value => Merge::Lower,
+        _ => Merge::Higher,
+    }
+}
+
+/// A limit as a number; a CPU quota is converted to a period of one second.
+fn level(text: &str) -> Option<u64> {
+    match text.split_once(' ') {
+        Some((quota, period)) => {
+            let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+            Some(quota.saturating_mul(1_000_000) / period.max(1))
+        }
+        None => text.parse().ok(),
+    }
+}
+
+/// Removes one limit, unless another program has changed it since.
+fn take_back(one: &Written) -> Result<(), GroupsError> {
+    let text = fs::read_to_string(&one.file).unwrap_or_default();
+    let is_ours = text.lines().any(|line| line.trim() == one.content) || text.trim() == one.content;
+    if is_ours { write(&one.file, &one.default) } else { Ok(()) }
+}

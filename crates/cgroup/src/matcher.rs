@@ -1,0 +1,248 @@
+//! The group of a process: the first one with a matcher for it.
+
+use std::path::PathBuf;
+
+use config::policy_group::{Group, Matcher};
+
+use super::containers::{self, Known};
+use super::error::GroupsError;
+use super::glob::fits;
+use super::place::{is_unit, last, prefixes, unit_name};
+use super::process::{Membership, Process};
+
+/// A matcher with resolved names.
+#[derive(Clone, Debug)]
+enum Resolved {
+    Exe(PathBuf),
+    User(u32),
+    Command(String),
+    Unit(String),
+    Slice(String),
+    Container(String),
+    Cgroup(String),
+    Pid(u32),
+}
+
+/// The reason why a process belongs to a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// It is in this cgroup, which matches as a whole.
+    Cgroup(String),
+    /// The process itself matches.
+    Itself,
+}
+
+/// All groups' matchers, in the order of the config.
+#[derive(Clone, Debug, Default)]
+pub struct Matchers(Vec<Vec<Resolved>>);
+
+impl Matchers {
+    /// Resolves names. Those that fail are returned with the index of their group, and match nothing.
+    #[must_use]
+    pub fn new(groups: &[Group]) -> (Self, Vec<(usize, GroupsError)>) {
+        let mut problems = Vec::new();
+        let mut resolve = |nth: usize, matcher: &Matcher| match matcher {
+            Matcher::Exe(path) => Some(Resolved::Exe(path.clone())),
+            Matcher::Command(glob) => Some(Resolved::Command(glob.clone())),
+            Matcher::Unit(unit) => Some(Resolved::Unit(unit.clone())),
+            Matcher::Slice(slice) => Some(Resolved::Slice(slice.clone())),
+            Matcher::Container(pattern) => Some(Resolved::Container(pattern.clone())),
+            Matcher::Cgroup(glob) => Some(Resolved::Cgroup(glob.clone())),
+            Matcher::Pid(pid) => Some(Resolved::Pid(*pid)),
+            Matcher::User(name) => match user(name) {
+                Some(user) => Some(Resolved::User(user)),
+                None => {
+                    problems.push((nth, GroupsError::User(name.clone())));
+                    None
+                }
+            },
+        };
+        let all = groups.iter().enumerate();
+        let all = all.map(|(nth, group)| group.matchers.iter().filter_map(|one| resolve(nth, one)).collect()).collect();
+        (Self(all), problems)
+    }
+
+    /// The index of the first group that matches, and the reason. `cgroups` are those of the process before Weir moved
+    /// it.
+    #[must_use]
+    pub fn find(&self, process: &Process, cgroups: &[Membership], known: &Known) -> Option<(usize, By)> {
+        let mut facts = Facts { process, exe: None, command: None };
+        // Kernel threads belong to no group.
+        facts.exe()?;
+        self.0.iter().enumerate().find_map(|(nth, matchers)| {
+            let outermost = cgroups.iter().find_map(|one| outermost(matchers, &one.path, known));
+            let by = outermost.map(|path| By::Cgroup(path.to_owned()));
+            let itself = || matchers.iter().any(|matcher| facts.fits(matcher)).then_some(By::Itself);
+            Some((nth, by.or_else(itself)?))
+        })
+    }
+
+    /// The index of the first group that matches the cgroup at `path` or one above it, and the outermost of these.
+    #[must_use]
+    pub fn find_cgroup<'p>(&self, path: &'p str, known: &Known) -> Option<(usize, &'p str)> {
+        let mut all = self.0.iter().enumerate();
+        all.find_map(|(nth, matchers)| Some((nth, outermost(matchers, path, known)?)))
+    }
+
+    /// Whether the group matches by processes.
+    #[must_use]
+    pub fn moves(&self, group: usize) -> bool {
+        self.0[group].iter().any(|matcher| !matcher.is_of_cgroups())
+    }
+
+    /// Whether any group matches by cgroups, units or containers.
+    #[must_use]
+    pub fn has_cgroups(&self) -> bool {
+        self.0.iter().flatten().any(Resolved::is_of_cgroups)
+    }
+
+    /// Whether any group matches by containers.
+    #[must_use]
+    pub fn has_containers(&self) -> bool {
+        self.0.iter().flatten().any(|matcher| matches!(matcher, Resolved::Container(_)))
+    }
+
+    /// The units that are named in full: they are limited before they start.
+    pub fn units(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.0.iter().enumerate().flat_map(|(nth, matchers)| {
+            matchers.iter().filter_map(move |matcher| match matcher {
+                Resolved::Unit(name) | Resolved::Slice(name) if !name.contains(['*', '?']) => {
+                    Some((nth, name.as_str()))
+                }
+                _ => None,
+            })
+        })
+    }
+}
+
+impl Resolved {
+    const fn is_of_cgroups(&self) -> bool {
+        matches!(self, Self::Unit(_) | Self::Slice(_) | Self::Container(_) | Self::Cgroup(_))
+    }
+
+    /// Whether it matches the cgroup at `path` as a whole.
+    fn means(&self, path: &str, known: &Known) -> bool {
+        match self {
+            Self::Cgroup(glob) => fits(glob, path),
+            Self::Unit(glob) => {
+                let name = unit_name(last(path));
+                fits(glob, name) && (is_unit(name) || glob == name)
+            }
+            Self::Slice(glob) => last(path).ends_with(".slice") && fits(glob, unit_name(last(path))),
+            Self::Container(pattern) => containers::is_meant(pattern, path, known),
+            Self::Exe(_) | Self::User(_) | Self::Command(_) | Self::Pid(_) => false,
+        }
+    }
+}
+
+/// The outermost cgroup above or at `path` that a matcher matches.
+fn outermost<'p>(matchers: &[Resolved], path: &'p str, known: &Known) -> Option<&'p str> {
+    prefixes(path).find(|prefix| matchers.iter().any(|matcher| matcher.means(prefix, known)))
+}
+
+/// The properties of a process, read on first use.
+struct Facts<'p> {
+    process: &'p Process,
+    exe: Option<PathBuf>,
+    command: Option<String>,
+}
+
+impl Facts<'_> {
+    fn exe(&mut self) -> Option<&PathBuf> {
+        if self.exe.is_none() {
+            self.exe = self.process.exe();
+        }
+        self.exe.as_ref()
+    }
+
+    fn fits(&mut self, matcher: &Resolved) -> bool {
+        match matcher {
+            Resolved::Exe(path) => self.exe() == Some(path),
+            Resolved::User(user) => self.process.user() == Some(*user),
+            Resolved::Pid(pid) => self.process.pid == *pid,
+            Resolved::Unit(_) | Resolved::Slice(_) | Resolved::Container(_) | Resolved::Cgroup(_) => false,
+            Resolved::Command(glob) => {
+                if self.command.is_none() {
+                    self.command = self.process.command();
+                }
+                self.command.as_ref().is_some_and(|command| fits(glob, command))
+            }
+        }
+    }
+}
+
+fn user(name: &str) -> Option<u32> {
+    let by_name = nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
+    by_name.or_else(|| name.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+
+    fn group(name: &str, matchers: &[Matcher]) -> Group {
+        Group {
+            name: name.to_owned(),
+            matchers: matchers.to_vec(),
+            moving: Default::default(),
+            cpu: Default::default(),
+            memory: Default::default(),
+            io: Vec::new(),
+            pids: None,
+            cpus: None,
+            network: Default::default(),
+        }
+    }
+
+    /// A fake process; one without an executable is a kernel thread.
+    fn process(proc: &Path, pid: u32, exe: Option<&str>, command: &str, cgroup: &str) -> Process {
+        let folder = proc.join(pid.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        if let Some(exe) = exe {
+            symlink(exe, folder.join("exe")).unwrap();
+        }
+        fs::write(folder.join("cmdline"), command.replace(' ', "\0")).unwrap();
+        fs::write(folder.join("cgroup"), format!("3:memory:/\n0::{cgroup}\n")).unwrap();
+        Process::new(proc, pid)
+    }
+
+    #[test]
+    fn the_first_group_that_matches_has_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path();
+        let own = nix::unistd::geteuid().as_raw().to_string();
+        let (matchers, problems) = Matchers::new(&[
+            group("exe", &[Matcher::Exe("/usr/bin/ffmpeg".into())]),
+            group("command", &[Matcher::Command("*nightly*".into()), Matcher::Pid(30)]),
+            group("unit", &[Matcher::Unit("a.service".into())]),
+            group("cgroup", &[Matcher::Cgroup("/user.slice/*".into()), Matcher::User("weir-has-no-such-user".into())]),
+        ]);
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].1.to_string().contains("weir-has-no-such-user"), "{}", problems[0].1);
+        let in_cgroup = |group, path: &str| Some((group, By::Cgroup(path.to_owned())));
+        let known = Known::new();
+        for (pid, exe, command, cgroup, expected) in [
+            (10, Some("/usr/bin/ffmpeg"), "ffmpeg nightly", "/user.slice/a", Some((0, By::Itself))),
+            (11, Some("/usr/bin/ffmpeg (deleted)"), "ffmpeg", "/", Some((0, By::Itself))),
+            (12, Some("/bin/sh"), "sh -c nightly run", "/", Some((1, By::Itself))),
+            (30, Some("/bin/sh"), "sh", "/", Some((1, By::Itself))),
+            (13, Some("/bin/sh"), "sh", "/system.slice/a.service/sub", in_cgroup(2, "/system.slice/a.service")),
+            // The outermost matching cgroup covers those below it.
+            (14, Some("/bin/sh"), "sh", "/user.slice/a/b", in_cgroup(3, "/user.slice/a")),
+            (15, Some("/bin/sh"), "sh", "/", None),
+            (16, None, "nightly", "/user.slice/a", None),
+        ] {
+            let process = process(proc, pid, exe, command, cgroup);
+            assert_eq!(matchers.find(&process, &process.cgroups(), &known), expected, "{pid}");
+        }
+        let (by_user, _) = Matchers::new(&[group("user", &[Matcher::User(own)])]);
+        let process = process(proc, 20, Some("/bin/sh"), "sh", "/");
+        assert_eq!(by_user.find(&process, &process.cgroups(), &known), Some((0, By::Itself)));
+        // The process has ended.
+        assert_eq!(by_user.find(&Process::new(proc, 99), &[], &known), None);
+    }
+}

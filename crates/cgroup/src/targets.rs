@@ -1,0 +1,361 @@
+//! Units, containers and cgroups that are limited in place, and the scopes of moved processes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use config::policy_group::{CpuShare, Group};
+
+use super::error::GroupsError;
+use super::groups::Groups;
+use super::host_paths::Host;
+use super::place::{Kind as PlaceKind, Manager, Place, is_within, last, managed_unit, prefixes, unit_name};
+use super::target::{Kind, Target};
+use super::units::{Service, Units};
+use super::{containers, limit, properties};
+
+/// The interval at which containers are listed again, because of renames: Podman's service may start for each request.
+const LIST: Duration = Duration::from_secs(60);
+/// The first pause before a container that no runtime lists is requested again.
+const UNKNOWN: Duration = Duration::from_millis(200);
+/// How long a new container waits for the reply. A later reply is processed at a tick.
+const REPLY: Duration = Duration::from_millis(100);
+/// The shortest interval between two walks over the cgroups; also at least this multiple of a walk's duration.
+const WALK: Duration = Duration::from_secs(1);
+const WALK_SHARE: u32 = 400;
+
+/// The name of a link in bpffs for a cgroup: names there have no dots.
+fn tag(inode: u64) -> String {
+    format!("-{inode}")
+}
+
+impl Groups {
+    /// The cgroups that a group's limits are set on.
+    pub(super) fn paths(&self, group: usize) -> Vec<String> {
+        let own = self.members[group].has_own.then(|| self.tree.own(&self.members[group].group.name));
+        let targets = self.targets.iter().filter(|(_, target)| target.group == group).map(|(path, _)| path.clone());
+        own.into_iter().chain(targets).collect()
+    }
+
+    /// The same, and whether their whole usage is the group's.
+    pub(super) fn used_paths(&self, group: usize) -> Vec<(String, bool)> {
+        let is_groups = |path: &String| self.targets.get(path).is_none_or(|target| target.is_new);
+        self.paths(group).into_iter().map(|path| (path.clone(), is_groups(&path))).collect()
+    }
+
+    /// Sets limits on units that the config names in full, before they start.
+    pub(super) fn limit_named_units(&mut self) {
+        let Some(units) = &self.units else { return };
+        for (group, unit) in self.matchers.units() {
+            // Failed ones are retried: a unit may be installed later.
+            if self.idle_units.get(unit).is_some_and(|(_, problems)| problems.is_empty()) {
+                continue;
+            }
+            let problems = self.in_place.set_unit(units.as_ref(), &self.host, unit, &self.members[group].held);
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            let before = self.idle_units.insert(unit.to_owned(), (group, problems.clone()));
+            self.is_changed |= before.is_none_or(|(_, before)| before != problems);
+        }
+    }
+
+    /// Finds cgroups that match a group, and Weir's scopes.
+    pub(super) fn walk(&mut self) {
+        if !self.matchers.has_cgroups() && self.host.manager == Manager::None {
+            return;
+        }
+        let start = Instant::now();
+        for path in self.tree.paths() {
+            if self.matchers.has_containers() {
+                self.list_containers_for(&path);
+            }
+            if let Some(name) = self.scope_of(last(&path)) {
+                if let Some(group) = self.members.iter().position(|member| member.group.name == name) {
+                    self.adopt_scope(group, &path);
+                }
+            } else if self.is_own(&path) {
+                // Only moved processes are there.
+            } else if let Some((group, outermost)) = self.matchers.find_cgroup(&path, &self.known)
+                && outermost == path
+            {
+                self.limit_in_place(group, &path);
+            }
+        }
+        self.walked = Some((Instant::now(), start.elapsed()));
+    }
+
+    /// Walks again if the interval has passed.
+    pub(super) fn walk_again(&mut self) {
+        let is_due = |(at, took): (Instant, Duration)| at.elapsed() >= WALK.max(took * WALK_SHARE);
+        if self.walked.is_some_and(is_due) {
+            self.walk();
+        }
+    }
+
+    /// Requests the container runtimes' lists if a group needs them, and waits at most `patience`: the reply of a
+    /// runtime that has to start is processed at a later tick.
+    pub(super) fn list_containers(&mut self, patience: Duration) {
+        if !self.matchers.has_containers() {
+            return;
+        }
+        if self.listing.is_none() {
+            let (sender, receiver) = channel();
+            let sockets = self.host.containers.clone();
+            std::thread::spawn(move || {
+                // Fails if the groups have ended.
+                let _ = sender.send(containers::list(&sockets));
+            });
+            self.listing = Some((Instant::now(), receiver));
+        }
+        self.take_list(patience);
+    }
+
+    /// Processes the reply of the container runtimes, if it has arrived. Returns whether it has.
+    fn take_list(&mut self, patience: Duration) -> bool {
+        let Some((start, listing)) = &self.listing else { return false };
+        let (known, problems) = match listing.recv_timeout(patience) {
+            Ok(listed) => listed,
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => Default::default(),
+        };
+        self.listed = Some((Instant::now(), start.elapsed()));
+        self.listing = None;
+        for member in &mut self.members {
+            member.notes.retain(|note| !note.starts_with("listing the containers"));
+            member.notes.extend(problems.iter().cloned());
+        }
+        self.is_changed |= !problems.is_empty() || known != self.known;
+        self.asked.retain(|id, _| !known.contains_key(id));
+        self.known = known;
+        true
+    }
+
+    /// Lists containers again if the interval has passed, and limits new ones.
+    pub(super) fn list_containers_at_tick(&mut self) {
+        if self.take_list(Duration::ZERO) {
+            self.walk();
+        } else if self.listed.is_some_and(|(at, _)| at.elapsed() >= LIST) {
+            self.list_containers(Duration::ZERO);
+        }
+    }
+
+    /// Lists containers again for a process in an unknown one. The pauses grow for a container that no runtime lists.
+    pub(super) fn list_containers_for(&mut self, path: &str) {
+        let PlaceKind::Container(id) = Place::of(path, self.host.manager).kind else { return };
+        let Some((_, took)) = self.listed else { return };
+        if self.known.contains_key(&id) || self.listing.is_some() {
+            return;
+        }
+        let (due, pause) = self.asked.get(&id).copied().unwrap_or((Instant::now(), UNKNOWN));
+        if Instant::now() >= due {
+            self.asked.insert(id, (Instant::now() + pause.max(took * 5), (pause * 2).min(LIST)));
+            self.list_containers(REPLY);
+        }
+    }
+
+    /// Sets a group's limits on a cgroup that is not Weir's.
+    pub(super) fn limit_in_place(&mut self, group: usize, path: &str) {
+        let Some(inode) = self.inode(path) else { return };
+        if self.targets.get(path).is_some_and(|target| target.group == group && target.inode == inode) {
+            return;
+        }
+        self.members[group].had_processes = true;
+        self.is_changed = true;
+        let unit = managed_unit(path).filter(|_| self.host.manager == Manager::Systemd);
+        let held = &self.members[group].held;
+        let mut set = true;
+        let mut problems = match (unit, &self.units) {
+            (Some(unit), Some(units)) => self.in_place.set_unit(units.as_ref(), &self.host, unit, held),
+            (Some(_), None) => {
+                set = false;
+                Vec::new()
+            }
+            (None, _) => self.in_place.set_cgroup(&self.tree, &self.host, path, held),
+        };
+        problems.extend(self.members[group].attach_network(&self.tree, path, &tag(inode)).err());
+        let place = Place::of(path, self.host.manager);
+        let (kind, name) = match (&place.kind, unit) {
+            (PlaceKind::Container(id), _) if place.cgroup == path => {
+                let named = self.known.get(id).and_then(|container| container.names.first().cloned());
+                (Kind::Container, named.unwrap_or_else(|| id.chars().take(12).collect()))
+            }
+            (_, Some(unit)) => (Kind::Unit, unit.to_owned()),
+            _ => (Kind::Cgroup, path.to_owned()),
+        };
+        // systemd may have been busy: it is retried.
+        set &= !problems.iter().any(|problem| matches!(problem, GroupsError::Systemd { .. }));
+        let is_reachable = self.units.is_some();
+        let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        if unit.is_some() && !is_reachable {
+            problems.push("systemd cannot be reached, and is tried again every second".to_owned());
+        }
+        let inode = if set { inode } else { 0 };
+        let key = unit.unwrap_or(path).to_owned();
+        let is_new = self.has_begun;
+        self.targets.insert(path.to_owned(), Target { group, kind, name, key, inode, is_new, problems });
+    }
+
+    /// Removes cgroups that no longer exist, and sets limits again on those that were created again.
+    pub(super) fn check_targets(&mut self) {
+        let mut is_gone = false;
+        for (path, target) in self.targets.clone() {
+            match self.inode(&path) {
+                Some(inode) if inode == target.inode => {}
+                Some(_) if target.kind == Kind::Scope => self.adopt_scope(target.group, &path),
+                Some(_) if target.inode == 0 && self.units.is_none() => {}
+                Some(_) => {
+                    self.in_place.forget(&target.key);
+                    self.limit_in_place(target.group, &path);
+                }
+                None => {
+                    self.in_place.forget(&target.key);
+                    self.targets.remove(&path);
+                    is_gone = true;
+                }
+            }
+        }
+        if is_gone {
+            self.is_changed = true;
+            self.keep_links();
+        }
+    }
+
+    /// Removes links of cgroups that are no longer members.
+    pub(super) fn keep_links(&self) {
+        for (nth, member) in self.members.iter().enumerate() {
+            let Some(network) = &member.network else { continue };
+            let targets = self.targets.iter().filter(|(_, target)| target.group == nth);
+            let mut tags: BTreeSet<String> = targets.filter_map(|(path, _)| self.inode(path).map(tag)).collect();
+            if member.has_own {
+                tags.insert(String::new());
+            }
+            network.lock().unwrap_or_else(std::sync::PoisonError::into_inner).keep_only(&tags);
+        }
+    }
+
+    /// Restores units and cgroups that no longer match a group.
+    pub(super) fn unset_others(&mut self) {
+        let kept: BTreeSet<String> =
+            self.targets.values().map(|target| target.key.clone()).chain(self.idle_units.keys().cloned()).collect();
+        for key in self.in_place.keys().into_iter().filter(|key| !kept.contains(key)) {
+            for problem in self.in_place.unset(&key, self.units.as_deref()) {
+                self.note(&problem);
+            }
+        }
+    }
+
+    pub(super) fn inode(&self, path: &str) -> Option<u64> {
+        self.tree.directories(path).first().and_then(|directory| fs::metadata(directory).ok()).map(|found| found.ino())
+    }
+
+    /// The scope of a group's processes: WEIR-GROUP.SERVICE.RUN.scope for one run of a service, else
+    /// WEIR-GROUP.SLICE.scope. Group names have no dots.
+    pub(super) fn scope_name(&self, group: usize, place: &Place, service: &Service) -> String {
+        let from = match &place.kind {
+            PlaceKind::Unit(unit) => format!("{}.{}", unit.replace('@', "\\x40"), service.invocation),
+            _ if place.slice == "-.slice" => "root".to_owned(),
+            _ => place.slice.trim_end_matches(".slice").replace('-', "_"),
+        };
+        format!("{}-{}.{from}.scope", last(self.tree.parent()), self.members[group].group.name)
+    }
+
+    /// Ends scopes with processes of a service's earlier run. systemd ends them when the service is stopped; a scope
+    /// that would have to be restarted with it is kept.
+    pub(super) fn end_old_scopes(&mut self) {
+        let mut problems = Vec::new();
+        for name in self
+            .targets
+            .values()
+            .filter(|target| target.kind == Kind::Scope)
+            .map(|target| target.name.clone())
+            .collect::<Vec<_>>()
+        {
+            let Some((unit, run)) = service_of(&name) else { continue };
+            let Ok(service) = self.service(&unit) else { continue };
+            let is_over = service.has_ended || service.invocation != run;
+            if let (true, false, Some(units)) = (is_over, service.keeps_workers, &self.units) {
+                problems.extend(units.stop(&name).err().map(|problem| (name, problem)));
+            }
+        }
+        for (name, problem) in problems {
+            if let Some(group) = self.scope_group(&name) {
+                self.members[group].note(&problem);
+            }
+        }
+    }
+
+    /// The name of the group whose scope contains the cgroup.
+    pub(super) fn scope_of<'p>(&self, path: &'p str) -> Option<&'p str> {
+        if self.host.manager == Manager::None {
+            return None;
+        }
+        let parent = last(self.tree.parent());
+        let mut names = prefixes(path).map(|prefix| unit_name(last(prefix)));
+        names.find_map(|name| {
+            let (group, rest) = name.strip_prefix(parent)?.strip_prefix('-')?.split_once('.')?;
+            rest.ends_with(".scope").then_some(group)
+        })
+    }
+
+    /// The group whose scope contains the cgroup.
+    pub(super) fn scope_group(&self, path: &str) -> Option<usize> {
+        let name = self.scope_of(path)?;
+        self.members.iter().position(|member| member.group.name == name)
+    }
+
+    /// Sets the limits of a scope of Weir.
+    pub(super) fn adopt_scope(&mut self, group: usize, path: &str) {
+        let Some(inode) = self.inode(path) else { return };
+        if self.targets.get(path).is_some_and(|target| target.inode == inode) {
+            return;
+        }
+        let Some(units) = &self.units else { return };
+        let scope = unit_name(last(path)).to_owned();
+        let problems = set_scope(units.as_ref(), &self.host, &scope, &self.members[group].held);
+        let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let attached = self.members[group].attach_network(&self.tree, path, &tag(inode));
+        problems.extend(attached.err().map(|problem| problem.to_string()));
+        let (kind, name, key) = (Kind::Scope, scope.clone(), path.to_owned());
+        let target = Target { group, kind, name, key, inode, is_new: true, problems };
+        self.targets.insert(path.to_owned(), target);
+        self.is_changed = true;
+    }
+
+    /// Sets the CPU quota of an elastic group's cgroups.
+    pub(super) fn set_cpu_max(&mut self, group: usize, share: CpuShare) {
+        for path in self.paths(group) {
+            let set = match self.targets.get(&path) {
+                None => limit::set_cpu_max(&self.tree, &path, share),
+                Some(target) if target.kind == Kind::Scope => limit::set_cpu_max(&self.tree, &path, share),
+                Some(target) => {
+                    let key = target.key.clone();
+                    self.in_place.set_cpu_max(&self.tree, self.units.as_deref(), &key, share)
+                }
+            };
+            if let Err(problem) = set {
+                self.members[group].note(&problem);
+                self.is_changed = true;
+            }
+        }
+    }
+
+    /// Whether a cgroup is one of Weir's, or below one.
+    pub(super) fn is_own(&self, path: &str) -> bool {
+        is_within(path, &format!("/{}", self.tree.parent())) || self.scope_of(path).is_some()
+    }
+}
+
+/// The service and the run of a scope's processes.
+fn service_of(scope: &str) -> Option<(String, &str)> {
+    let (_, from) = scope.strip_suffix(".scope")?.split_once('.')?;
+    let (unit, run) = from.rsplit_once('.')?;
+    unit.ends_with(".service").then(|| (unit.replace("\\x40", "@"), run))
+}
+
+/// Sets a group's limits on a scope, and removes others.
+pub(super) fn set_scope(units: &dyn Units, host: &Host, scope: &str, group: &Group) -> Vec<GroupsError> {
+    let (wanted, mut problems) = properties::properties(host, group);
+    problems.extend(units.set(scope, &properties::with_defaults(wanted)).err());
+    problems
+}

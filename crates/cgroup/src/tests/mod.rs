@@ -1,0 +1,5 @@
+//! Tests with a fake host in a temporary directory: written values, and errors where that fails.
+
+mod files;
+mod made_up;
+mod services;

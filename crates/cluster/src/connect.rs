@@ -1,0 +1,130 @@
+//! Connections to the store: one server, a Cluster, or the master that Sentinels name.
+//!
+//! Nothing is cached: each connection is opened when it is needed and replaced after an error, so that it reaches a
+//! store that has restarted or moved.
+
+use std::fs;
+use std::time::Duration;
+
+use config::policy::Cluster;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError,
+    TlsCertificates, TlsMode, Value,
+};
+
+use super::error::StoreError;
+
+/// The timeout for connecting, in timeouts of a request: names, certificates and a Cluster's slots take longer.
+const CONNECTING: u32 = 3;
+
+/// A connection. Clones share it and send requests concurrently.
+#[derive(Clone)]
+pub enum Connection {
+    /// One server.
+    One(MultiplexedConnection),
+    /// The nodes of a Cluster.
+    Many(ClusterConnection),
+}
+
+impl Connection {
+    pub(super) async fn query(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        match self {
+            Self::One(connection) => connection.req_packed_command(command).await,
+            Self::Many(connection) => connection.req_packed_command(command).await,
+        }
+        .and_then(Value::extract_error)
+    }
+
+    /// Whether an error affects all requests on it. The nodes of a Cluster fail separately.
+    pub(super) const fn is_one(&self) -> bool {
+        matches!(self, Self::One(_))
+    }
+}
+
+/// Connects; `patience` is the timeout of a request.
+pub(super) async fn connect(cluster: &Cluster, patience: Duration) -> Result<Connection, StoreError> {
+    let certificates = match &cluster.authorities {
+        None => None,
+        Some(path) => {
+            let read =
+                fs::read(path).map_err(|error| StoreError::Authorities { path: path.clone(), error: error.into() })?;
+            Some(TlsCertificates { client_tls: None, root_cert: Some(read) })
+        }
+    };
+    let connecting = CONNECTING * patience;
+    let open = tokio::time::timeout(connecting, open(cluster, patience, certificates));
+    open.await.map_err(|_| StoreError::Slow(connecting))?.map_err(|error| StoreError::of(cluster, &error))
+}
+
+async fn open(
+    cluster: &Cluster,
+    patience: Duration,
+    certificates: Option<TlsCertificates>,
+) -> Result<Connection, RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECTING * patience))
+        .set_response_timeout(Some(patience));
+    let urls: Vec<&str> = cluster.store.iter().map(|url| url.reveal()).collect();
+    let Some(first) = urls.first() else {
+        return Err(RedisError::from((ErrorKind::InvalidClientConfig, "no store is configured")));
+    };
+    if let Some(master) = &cluster.sentinel {
+        let mut sentinels = sentinels(&urls, master, certificates)?;
+        let connection = sentinels.get_async_connection_with_config(&config).await?;
+        return Ok(Connection::One(connection));
+    }
+    if urls.len() == 1 {
+        let client = match &certificates {
+            Some(certificates) if first.starts_with("rediss://") => {
+                Client::build_with_tls(*first, certificates.clone())?
+            }
+            _ => Client::open(*first)?,
+        };
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        if !is_cluster(&mut connection).await {
+            return Ok(Connection::One(connection));
+        }
+    }
+    let mut builder =
+        ClusterClientBuilder::new(urls).connection_timeout(CONNECTING * patience).response_timeout(patience).retries(1);
+    if let Some(certificates) = certificates {
+        builder = builder.certs(certificates);
+    }
+    Ok(Connection::Many(builder.build()?.get_async_connection().await?))
+}
+
+/// Whether a server is a node of a Cluster. A server that refuses to report it counts as a single one.
+async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
+    let told: Result<String, RedisError> = redis::cmd("INFO").arg("cluster").query_async(connection).await;
+    told.is_ok_and(|told| told.contains("cluster_enabled:1"))
+}
+
+/// Sentinels, and the master with the same credentials.
+fn sentinels(urls: &[&str], master: &str, certificates: Option<TlsCertificates>) -> Result<SentinelClient, RedisError> {
+    let all: Vec<ConnectionInfo> = urls.iter().map(|url| url.into_connection_info()).collect::<Result<_, _>>()?;
+    let addresses: Vec<ConnectionAddr> = all.iter().map(|info| info.addr().clone()).collect();
+    let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?;
+    if let Some(first) = all.first() {
+        if let Some(user) = first.redis_settings().username() {
+            builder = builder.set_client_to_redis_username(user).set_client_to_sentinel_username(user);
+        }
+        if let Some(password) = first.redis_settings().password() {
+            builder = builder.set_client_to_redis_password(password).set_client_to_sentinel_password(password);
+        }
+        builder = builder.set_client_to_redis_db(first.redis_settings().db());
+        if matches!(first.addr(), ConnectionAddr::TcpTls { .. }) {
+            builder =
+                builder.set_client_to_redis_tls_mode(TlsMode::Secure).set_client_to_sentinel_tls_mode(TlsMode::Secure);
+            if let Some(certificates) = certificates {
+                builder = builder
+                    .set_client_to_redis_certificates(certificates.clone())
+                    .set_client_to_sentinel_certificates(certificates);
+            }
+        }
+    }
+    builder.build()
+}

@@ -1,0 +1,27 @@
+//! One limit per key for several hosts, which exchange the consumption of their busy keys.
+//!
+//! Every host starts with the whole limit for a key and decides alone. Each sync it publishes its busy keys'
+//! consumption, and charges its own states with the others'. Between two exchanges a key's *factor* bounds the units
+//! that a host passes without the others' publications.
+//!
+//! - [`wire`]: a publication as bytes.
+//! - [`series`]: the keys of one limit and their consumption, pure.
+//! - [`peer`]: one host's part in all limits, pure.
+//! - `sources`: the sources of a limit on packets, in the kernel.
+//! - `exchange.lua`: the store's script, run once per host and sync.
+//! - `exchanged_limits`: this host's share; `saved_host_count`: the number of hosts, for the next start.
+//! - [`exchanger`]: the thread that connects [`peer`] and `sources` to the store.
+
+mod exchanged_limits;
+pub mod exchanger;
+mod limits;
+pub mod peer;
+mod saved_host_count;
+pub mod series;
+#[cfg(test)]
+mod simulation;
+mod sources;
+pub mod wire;
+
+pub use exchanger::Exchanger;
+pub use limits::limits;

@@ -1,0 +1,212 @@
+//! One host's part in the exchange: its publications, and the settlements from the others' publications.
+//!
+//! Without a clock and a store: the agent runs it against a store, the simulation against a model of one.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use decide::{Cut, Settlement};
+
+use super::series::{HostNumber, Newest, Round, Series};
+use super::wire::Publication;
+use crate::member::Terms;
+
+/// Hosts that have not published for this many syncs are not waited for.
+const TIMELY_SYNCS: u64 = 3;
+/// How long a host's publications are kept after it was last seen, in microseconds, since it may return.
+const REMEMBERED: u64 = 60_000_000;
+
+/// The hosts, and what they have published since this one last read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// The store's clock, in microseconds.
+    pub now: u64,
+    /// Every host with the instant of its last publication, this one included.
+    pub hosts: Vec<(String, u64)>,
+    /// The other hosts' publications.
+    pub publications: Vec<(String, Vec<u8>)>,
+}
+
+/// One host's part.
+#[derive(Debug)]
+pub struct Peer {
+    name: String,
+    most_keys: usize,
+    /// In microseconds.
+    sync: u64,
+    /// How long a host without publications still takes part, in microseconds.
+    lease: u64,
+    sequence: u64,
+    read: u64,
+    hosts: u64,
+    rank: u64,
+    /// By the hash of the host's name, so that all hosts agree on the order.
+    newest: HashMap<HostNumber, Newest>,
+    series: HashMap<u64, Series>,
+}
+
+impl Peer {
+    /// A host that publishes every `sync`, at most `most_keys` keys at a time.
+    #[must_use]
+    pub fn new(name: String, most_keys: usize, sync: Duration) -> Self {
+        let lease = Terms::lease_for(sync).as_micros() as u64;
+        let sync = sync.as_micros() as u64;
+        Self {
+            name,
+            most_keys,
+            sync,
+            lease,
+            sequence: 0,
+            read: 0,
+            hosts: 1,
+            rank: 0,
+            newest: HashMap::new(),
+            series: HashMap::new(),
+        }
+    }
+
+    /// Sets the number of hosts that the cluster had when it was last seen.
+    #[must_use]
+    pub fn among(self, hosts: u64) -> Self {
+        Self { hosts: hosts.max(1), ..self }
+    }
+
+    /// The host's name in the store.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The store's clock at the last read, in microseconds.
+    #[must_use]
+    pub const fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Hosts that took part at the last read, this one included.
+    #[must_use]
+    pub const fn hosts(&self) -> u64 {
+        self.hosts
+    }
+
+    /// Of them, those of lower rank.
+    #[must_use]
+    pub const fn rank(&self) -> u64 {
+        self.rank
+    }
+
+    /// A key is published once it has used this part of its allowance: all hosts together can use a quarter
+    /// unpublished.
+    #[must_use]
+    pub fn threshold(&self) -> f64 {
+        0.25 / self.hosts as f64
+    }
+
+    /// (keys in all publications, keys without room in the last one) of a limit.
+    #[must_use]
+    pub fn counts(&self, number: u64) -> (u64, usize) {
+        self.series.get(&number).map_or((0, 0), |series| (series.published(), series.local()))
+    }
+
+    /// The publication at `at`, in nanoseconds of the cluster's clock. `cuts` has each limit's number, whether it has
+    /// windows, and its keys' cuts.
+    pub fn publish(&mut self, at: u64, cuts: &[(u64, bool, Vec<Cut>)]) -> Vec<u8> {
+        self.sequence += 1;
+        self.series.retain(|number, _| cuts.iter().any(|(other, ..)| other == number));
+        for (number, has_windows, cuts) in cuts {
+            self.series.entry(*number).or_insert_with(|| Series::new(*has_windows)).cut(cuts);
+        }
+        let least = self.least_busy();
+        let mut publication = Publication { sequence: self.sequence, read: self.read, at, series: Vec::new() };
+        let mut room = self.most_keys;
+        for (number, series) in &mut self.series {
+            let entries = series.publish(least, room, self.sequence);
+            room -= entries.len();
+            if !entries.is_empty() {
+                publication.series.push((*number, entries));
+            }
+        }
+        publication.encode()
+    }
+
+    /// The least demand with which a key has room in a publication.
+    fn least_busy(&self) -> f64 {
+        let mut busy: Vec<f64> = self.series.values().flat_map(Series::busy).collect();
+        if busy.len() <= self.most_keys {
+            return 0.0;
+        }
+        let (_, least, _) = busy.select_nth_unstable_by(self.most_keys, |a, b| b.total_cmp(a));
+        *least
+    }
+
+    /// Processes the store's reply to the last publication; returns the settlements of each limit's keys.
+    pub fn hear(&mut self, news: &News) -> Vec<(u64, Vec<Settlement>)> {
+        // The other hosts treated this host's part as free, so it must be published again.
+        if news.now.saturating_sub(self.read) >= self.lease {
+            self.series.values_mut().for_each(Series::return_from_absence);
+        }
+        self.read = news.now;
+        self.hosts = (news.hosts.len() as u64).max(1);
+        let others = || news.hosts.iter().filter(|(name, _)| *name != self.name);
+        // A silent host is counted for as long as it is kept, where excess is never returned.
+        let is_timely = |at: &u64| *at + TIMELY_SYNCS * self.sync > news.now;
+        let heard_soon = others().map(|(_, at)| *at).filter(is_timely).min().unwrap_or(u64::MAX);
+        let present: Vec<HostNumber> =
+            others().filter(|(_, at)| is_timely(at)).map(|(name, _)| number_of(name)).collect();
+        self.rank = present.iter().filter(|host| **host < number_of(&self.name)).count() as u64;
+        // A late host keeps its part of a window for as long as it takes part.
+        let known: Vec<HostNumber> = others().map(|(name, _)| number_of(name)).collect();
+        self.newest.retain(|host, newest| {
+            if known.contains(host) {
+                newest.seen = news.now;
+            }
+            newest.seen + REMEMBERED > news.now
+        });
+        for (name, bytes) in &news.publications {
+            let (host, Some(publication)) = (number_of(name), Publication::decode(bytes)) else { continue };
+            if self.newest.get(&host).is_some_and(|newest| newest.sequence >= publication.sequence) {
+                continue;
+            }
+            let Publication { sequence, read, at, .. } = publication;
+            let before = self.newest.get(&host);
+            let first = before.map_or(sequence, |newest| newest.first);
+            // A host that was away for long may have passed the units just now.
+            let since = before.map_or(at, |newest| newest.at).max(at.saturating_sub(1_000 * self.lease)).min(at);
+            let newest = Newest { sequence, read, first, seen: news.now, at };
+            self.newest.insert(host, newest);
+            for (number, entries) in &publication.series {
+                if let Some(series) = self.series.get_mut(number) {
+                    series.hear(host, newest, (since, at), entries);
+                }
+            }
+        }
+        // Units that a host passed before it knew of this one are in the publication that says it has.
+        let read = |(name, _): &(String, u64)| self.newest.get(&number_of(name)).map_or(0, |newest| newest.read);
+        let heard = others().map(read).min().unwrap_or(u64::MAX);
+        let (me, newest) = (number_of(&self.name), &self.newest);
+        let round = Round { now: news.now, heard, heard_soon, hosts: self.hosts, rank: self.rank };
+        let settle = |(number, series): (&u64, &mut Series)| {
+            series.forget(newest, if series.has_windows() { &known } else { &present });
+            (*number, series.settle(me, round))
+        };
+        self.series.iter_mut().map(settle).collect()
+    }
+
+    /// Removes all keys and hosts: the store has not replied for as long as a host is kept.
+    pub fn forget(&mut self) {
+        self.series.clear();
+        self.newest.clear();
+    }
+}
+
+/// FNV-1a: the same on every host.
+fn number_of(name: &str) -> HostNumber {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// The number of a limit's keys of one class multiplier: the same on every host, whatever the rest of its config.
+#[must_use]
+pub fn series_number(limit: &str, multiplier: &str) -> u64 {
+    let bytes = limit.bytes().chain([0]).chain(multiplier.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,360 @@
+//! The busy keys of one limit: this host's publications of each, and the other hosts'.
+
+use std::collections::{BTreeMap, HashMap};
+
+use decide::{Cut, PeerConsumption, Settlement};
+
+use super::wire::Entry;
+
+/// A key is published for this many syncs after its last use, so that a reader that misses one has the next.
+const LINGER: u32 = 5;
+/// A key of windows is kept for this many syncs after any host last published it: a key that returns has been partly
+/// published before.
+const REMEMBERED: u32 = 600;
+/// A host that has passed no unit of a key for this many syncs takes a full part only after all have received it again.
+const FORGOTTEN: u32 = 3;
+/// A host that starts with a window that is busy elsewhere takes an even share divided by this until the others receive
+/// it: all of them together exceed the window by at most a tenth of the rest.
+const NEWCOMERS: f64 = 10.0;
+/// The least part of a window for a host with little demand, relative to a busy host's.
+const LEAST_PART: f64 = 0.02;
+/// The largest factor, so that a host with little demand passes a few units.
+const LARGEST_PART: f64 = 100.0;
+/// The ratio above which one host's demand is much more than another's.
+const LARGER: f64 = 4.0;
+/// The approximate number of syncs until other hosts receive a host's use.
+const UNHEARD_SYNCS: f64 = 2.0;
+/// The weight of the newest value in averages: of few units, and of many in a bucket.
+const NEWEST: f64 = 0.5;
+const NEWEST_OF_MANY: f64 = 0.9;
+/// The number of units in a sync that determines its rate to a seventh.
+const MANY_UNITS: f64 = 50.0;
+
+/// The number of another host.
+pub type HostNumber = u32;
+
+/// Another host's last publication.
+#[derive(Clone, Copy, Debug)]
+pub struct Newest {
+    /// Its number among the host's publications.
+    pub sequence: u64,
+    /// See [`super::wire::Publication::read`].
+    pub read: u64,
+    /// The sequence of the first publication that was read.
+    pub first: u64,
+    /// The store's clock when the host was last seen, in microseconds.
+    pub seen: u64,
+    /// When the publication was made, in nanoseconds of the cluster's clock.
+    pub at: u64,
+}
+
+/// One exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// The instant of this publication by the store's clock, in microseconds.
+    pub now: u64,
+    /// Every other host has charged its keys with everything published by this instant, and has published since.
+    pub heard: u64,
+    /// Every other host that publishes on time has published since this instant.
+    pub heard_soon: u64,
+    /// Hosts that take part, this one included.
+    pub hosts: u64,
+    /// Of them, those of lower rank.
+    pub rank: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    /// The first instant at which the others could read it; `None` until the store has replied.
+    published: Option<u64>,
+    spent: u64,
+    /// Units charged on behalf of the others that they have not published yet.
+    over: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Other {
+    sum: u64,
+    born: u64,
+    demand: f64,
+    sequence: u64,
+    /// Whether its host's newest publication has the key.
+    is_current: bool,
+}
+
+#[derive(Debug, Default)]
+struct Key {
+    /// Units published here since the key was first published, by publication `born`.
+    sum: u64,
+    born: Option<u64>,
+    spent: u64,
+    used: u64,
+    refused: u64,
+    /// The demand in units a sync, averaged.
+    demand: f64,
+    /// Syncs since its last use here.
+    idle: u32,
+    pending: Vec<Pending>,
+    /// Whether all other hosts have received that this host uses the key.
+    is_heard: bool,
+    is_local: bool,
+    /// Syncs since another host last published it.
+    quiet: u32,
+    others: BTreeMap<HostNumber, Other>,
+    charge: u64,
+    /// The instant of the charged units: of the last unit for windows, the first for buckets.
+    charged_at: Option<u64>,
+    settled: Option<PeerConsumption>,
+    was_hot: bool,
+}
+
+/// The busy keys of one limit.
+#[derive(Debug)]
+pub struct Series {
+    has_windows: bool,
+    keys: HashMap<u64, Key>,
+    published: u64,
+    local: usize,
+}
+
+impl Series {
+    /// For a limit of windows, or of buckets.
+    #[must_use]
+    pub fn new(has_windows: bool) -> Self {
+        Self { has_windows, keys: HashMap::new(), published: 0, local: 0 }
+    }
+
+    /// Whether the limit's algorithm is a window.
+    #[must_use]
+    pub const fn has_windows(&self) -> bool {
+        self.has_windows
+    }
+
+    /// Keys in all publications.
+    #[must_use]
+    pub const fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// Busy keys without room in the last publication.
+    #[must_use]
+    pub const fn local(&self) -> usize {
+        self.local
+    }
+
+    /// Adds what was cut off.
+    pub fn cut(&mut self, cuts: &[Cut]) {
+        for key in self.keys.values_mut() {
+            key.idle = key.idle.saturating_add(1);
+            (key.spent, key.refused) = (0, 0);
+        }
+        for cut in cuts {
+            let key = self.keys.entry(cut.key).or_default();
+            key.idle = 0;
+            key.sum = key.sum.saturating_add(cut.spent);
+            (key.spent, key.used, key.refused) = (cut.spent, cut.used, cut.refused);
+            key.pending.push(Pending { published: None, spent: cut.spent, over: cut.over });
+        }
+        for key in self.keys.values_mut() {
+            key.demand = averaged(self.has_windows, key.demand, key.spent.saturating_add(key.refused));
+        }
+    }
+
+    /// The demand of each key to publish, in units a sync.
+    pub fn busy(&self) -> impl Iterator<Item = f64> + '_ {
+        self.keys.values().filter(|key| key.is_told()).map(|key| key.demand)
+    }
+
+    /// The entries of keys with at least this demand, up to `most`; the others stay local. `sequence` is the
+    /// publication's.
+    pub fn publish(&mut self, least: f64, most: usize, sequence: u64) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        self.local = 0;
+        for (number, key) in self.keys.iter_mut().filter(|(_, key)| key.is_told()) {
+            key.is_local = key.demand < least || entries.len() >= most;
+            if key.is_local {
+                self.local += 1;
+                continue;
+            }
+            let born = *key.born.get_or_insert(sequence);
+            let Key { sum, spent, used, refused, .. } = *key;
+            entries.push(Entry { key: *number, sum, born, spent, used, refused });
+        }
+        self.published += entries.len() as u64;
+        entries
+    }
+
+    /// Adds another host's publication. Its units passed between two instants of the cluster's clock, in nanoseconds.
+    pub fn hear(&mut self, host: HostNumber, newest: Newest, (since, until): (u64, u64), entries: &[Entry]) {
+        for entry in entries {
+            let key = self.keys.entry(entry.key).or_insert_with(|| Key { idle: u32::MAX, ..Key::default() });
+            let before = key.others.get(&host);
+            let news = match before {
+                Some(before) if entry.born == before.born => entry.sum.saturating_sub(before.sum),
+                // All units are new to a host that has been there.
+                _ if entry.born >= newest.first => entry.sum,
+                // This host is new, or was away: the other's use of a window counts here as well.
+                _ if self.has_windows && key.others.is_empty() && key.sum == 0 => entry.used.max(entry.spent),
+                _ => entry.spent,
+            };
+            let asked = entry.spent.saturating_add(entry.refused);
+            let demand = averaged(self.has_windows, before.map_or(0.0, |before| before.demand), asked);
+            let Entry { sum, born, .. } = *entry;
+            key.others.insert(host, Other { sum, born, demand, sequence: newest.sequence, is_current: true });
+            if news == 0 {
+                continue;
+            }
+            key.charge = key.charge.saturating_add(news);
+            // The refill since then has paid for some of the units. Charged later, the bucket would have been too full
+            // to take that up.
+            let at = if self.has_windows {
+                key.charged_at.unwrap_or(0).max(until)
+            } else {
+                key.charged_at.unwrap_or(since).min(since)
+            };
+            key.charged_at = Some(at);
+        }
+    }
+
+    /// Records that the other hosts no longer have this one's keys.
+    pub fn return_from_absence(&mut self) {
+        self.keys.values_mut().for_each(|key| key.is_heard = false);
+    }
+
+    /// Removes hosts that have left, and resets the demand of keys that they no longer publish. `newest` is each host's
+    /// last publication; `present` are the hosts that count.
+    pub fn forget(&mut self, newest: &HashMap<HostNumber, Newest>, present: &[HostNumber]) {
+        for key in self.keys.values_mut() {
+            key.quiet = key.quiet.saturating_add(1);
+            key.others.retain(|host, other| {
+                let Some(newest) = newest.get(host) else { return false };
+                other.is_current = newest.sequence == other.sequence && present.contains(host);
+                if other.is_current {
+                    key.quiet = 0;
+                }
+                true
+            });
+        }
+    }
+
+    /// The settlements of the keys whose standing has changed.
+    pub fn settle(&mut self, me: HostNumber, round: Round) -> Vec<Settlement> {
+        let has_windows = self.has_windows;
+        let mut settlements = Vec::new();
+        self.keys.retain(|number, key| {
+            let heard = if has_windows { round.heard } else { round.heard_soon };
+            let charge = key.offset();
+            let (release, give_back, was_heard) = key.acknowledge(round.now, heard);
+            key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_local;
+            let is_hot = key.is_told() || key.others().next().is_some();
+            let standing = key.standing(has_windows, me, round);
+            let is_same = key.settled == Some(standing) && (is_hot || !key.was_hot);
+            key.was_hot = is_hot;
+            let charged_at = key.charged_at.take();
+            if is_same && charge == 0 && give_back == 0 && release == 0 {
+                return is_hot || key.is_remembered(has_windows);
+            }
+            key.settled = Some(standing);
+            settlements.push(Settlement {
+                key: *number,
+                charge,
+                give_back,
+                charged_at,
+                release,
+                standing,
+                is_hot,
+                is_new: has_windows && !key.is_heard && key.others().next().is_none(),
+            });
+            is_hot || key.is_remembered(has_windows)
+        });
+        settlements
+    }
+}
+
+/// The demand in units a sync: an average of the previous one and the newest.
+fn averaged(has_windows: bool, before: f64, asked: u64) -> f64 {
+    let asked = asked as f64;
+    // Demand that moves to other hosts is detected sooner the larger it is. Windows return nothing, so they average.
+    let many = if has_windows { 0.0 } else { 1.0 - (-asked.max(before) / MANY_UNITS).exp() };
+    let newest = NEWEST + (NEWEST_OF_MANY - NEWEST) * many;
+    newest * asked + (1.0 - newest) * before
+}
+
+impl Key {
+    /// Whether it is published: for some syncs, and until all hosts have received all units.
+    fn is_told(&self) -> bool {
+        self.idle <= LINGER || !self.pending.is_empty()
+    }
+
+    fn is_remembered(&self, has_windows: bool) -> bool {
+        has_windows && self.quiet < REMEMBERED && !self.others.is_empty()
+    }
+
+    /// The other hosts' entries of the key.
+    fn others(&self) -> impl Iterator<Item = (&HostNumber, &Other)> {
+        self.others.iter().filter(|(_, other)| other.is_current)
+    }
+
+    /// Subtracts the others' units that were charged on their behalf; the oldest first. Returns the rest.
+    fn offset(&mut self) -> u64 {
+        let mut charge = std::mem::take(&mut self.charge);
+        for pending in &mut self.pending {
+            let known = pending.over.min(charge);
+            pending.over -= known;
+            charge -= known;
+        }
+        charge
+    }
+
+    /// (units that all have received, other units charged on behalf of the others, whether there were any).
+    fn acknowledge(&mut self, now: u64, heard: u64) -> (u64, u64, bool) {
+        let is_local = self.is_local;
+        let (mut release, mut over, mut was_heard) = (0, 0, false);
+        self.pending.retain_mut(|pending| {
+            let published = *pending.published.get_or_insert(now);
+            if !is_local && published > heard {
+                return true;
+            }
+            was_heard |= !is_local;
+            release += pending.spent;
+            over += pending.over;
+            false
+        });
+        (release, over, was_heard)
+    }
+
+    fn standing(&self, has_windows: bool, me: HostNumber, round: Round) -> PeerConsumption {
+        if self.is_local {
+            return PeerConsumption::new(1.0, 0);
+        }
+        // A host with much more demand spends what remains: a host with little demand takes none of the last units.
+        let is_larger = |other: &&Other| other.demand > LARGER * self.demand;
+        let larger: f64 =
+            self.others().map(|(_, other)| other).filter(is_larger).map(|other| UNHEARD_SYNCS * other.demand).sum();
+        if has_windows && !self.is_heard {
+            let part = if self.others().next().is_none() { 1.0 } else { NEWCOMERS };
+            return PeerConsumption::new(part * round.hosts as f64, round.rank.max(larger as u64));
+        }
+        // In proportion to demand.
+        let least = if has_windows { LEAST_PART } else { 0.0 };
+        let part = |other: &Other| {
+            if self.demand > 0.0 { (other.demand / self.demand).clamp(least, LARGEST_PART) } else { 1.0 }
+        };
+        let factor = 1.0 + self.others().map(|(_, other)| part(other)).sum::<f64>();
+        let before = |(host, other): &(&HostNumber, &Other)| **host < me && part(other) >= 0.5;
+        let reserve = if has_windows { (self.others().filter(before).count() as u64).max(larger as u64) } else { 0 };
+        // Averages change slightly with every sync; such changes are not worth a write.
+        let factor = (factor * 16.0).round() / 16.0;
+        if has_windows {
+            return PeerConsumption::new(factor, reserve);
+        }
+        // Where this host's demand has grown, the others' has not. Each may pass one unit, however small its demand.
+        let demand = UNHEARD_SYNCS * self.others().map(|(_, other)| other.demand).sum::<f64>();
+        let most_others = (demand.ceil() as u64).max(self.others().count() as u64);
+        // Small changes are not worth a write, either.
+        PeerConsumption {
+            most_others: most_others.checked_next_power_of_two().unwrap_or(u64::MAX),
+            ..PeerConsumption::new(factor, reserve)
+        }
+    }
+}

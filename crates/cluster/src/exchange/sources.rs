@@ -1,0 +1,108 @@
+//! The sources of a limit on packets in the exchange: what each passed since the last cut is read from the kernel, and
+//! what the others passed is charged to its slot.
+//!
+//! The kernel decides by the state alone. So at each cut, units on behalf of the others are charged for all that passed
+//! since the previous one. They are later replaced by the real ones, as for keys of requests.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use decide::{Cut, PeerConsumption, Settlement};
+
+use crate::packets::{Elsewhere, Packets, PacketsError};
+
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    passed: u64,
+    refused: u64,
+    standing: PeerConsumption,
+    is_hot: bool,
+}
+
+/// The sources of one limit.
+#[derive(Debug, Default)]
+pub struct Sources {
+    known: HashMap<u64, Source>,
+    has_begun: bool,
+}
+
+impl Sources {
+    /// Cuts off the use of busy sources since the last cut, for a limit with this burst and rate per second.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's maps cannot be read.
+    pub fn cut(
+        &mut self,
+        packets: &dyn Packets,
+        (limit, burst, rate): (&str, u64, f64),
+        sync: Duration,
+        threshold: f64,
+    ) -> Result<Vec<Cut>, PacketsError> {
+        let (mut cuts, mut charges, mut known) = (Vec::new(), Vec::new(), HashMap::new());
+        for source in packets.busy_sources(limit)? {
+            let before = self.known.remove(&source.number);
+            // Packets from before the exchange are published as used.
+            let start = if self.has_begun { (0, 0) } else { (source.passed, source.refused) };
+            let (passed, refused) = before.map_or(start, |before| (before.passed, before.refused));
+            // A source that the kernel had removed counts from 0.
+            let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+            let (mut spent, refused) = (since(source.passed, passed), since(source.refused, refused));
+            let mut next = Source {
+                passed: source.passed,
+                refused: source.refused,
+                standing: before.map_or(PeerConsumption::new(1.0, 0), |before| before.standing),
+                is_hot: before.is_some_and(|before| before.is_hot),
+            };
+            let is_busy = refused > 0
+                || source.used as f64 >= threshold * burst as f64
+                || spent as f64 > threshold * rate * sync.as_secs_f64();
+            if !next.is_hot && is_busy && spent > 0 {
+                spent = spent.max(source.used);
+            }
+            next.is_hot |= is_busy;
+            if next.is_hot && (spent > 0 || refused > 0) {
+                let over = next.standing.others(spent);
+                if over > 0 {
+                    let units = i64::try_from(over).unwrap_or(i64::MAX);
+                    charges.push(Elsewhere { source: source.number, units, ago: sync.as_nanos() as u64 });
+                }
+                cuts.push(Cut { key: source.number, spent, used: source.used, over, refused });
+            }
+            known.insert(source.number, next);
+        }
+        // Of sources that the kernel has removed, only those that others publish are kept.
+        self.known.retain(|_, source| source.is_hot);
+        self.known.extend(known);
+        self.has_begun = true;
+        packets.charge_beyond(limit, &charges)?;
+        Ok(cuts)
+    }
+
+    /// Charges sources with what the other hosts passed. `now` is the cluster's clock, in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's table cannot be mapped.
+    pub fn settle(
+        &mut self,
+        packets: &dyn Packets,
+        limit: &str,
+        settlements: &[Settlement],
+        now: u64,
+    ) -> Result<(), PacketsError> {
+        let mut charges = Vec::new();
+        for settlement in settlements {
+            let units = |units: u64| i64::try_from(units).unwrap_or(i64::MAX);
+            let net = units(settlement.charge).saturating_sub(units(settlement.give_back));
+            if net != 0 {
+                let ago = settlement.charged_at.map_or(0, |at| now.saturating_sub(at));
+                charges.push(Elsewhere { source: settlement.key, units: net, ago });
+            }
+            if let Some(source) = self.known.get_mut(&settlement.key) {
+                (source.standing, source.is_hot) = (settlement.standing, settlement.is_hot);
+            }
+        }
+        packets.charge_beyond(limit, &charges)
+    }
+}

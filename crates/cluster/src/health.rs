@@ -1,0 +1,154 @@
+//! The store's health over all limits.
+
+use std::time::Duration;
+
+use api::cluster::ClusterStatus;
+use api::event::{Event, EventKind};
+use config::policy::Cluster;
+
+use super::error::StoreError;
+
+/// The store's health. Instants are nanoseconds of the host's boot clock.
+#[derive(Debug)]
+pub(super) struct Health {
+    /// The longest time without a grant before the store is down.
+    patience: u64,
+    /// The last grant, or the agent's start.
+    granted_at: u64,
+    /// The last reply, also an error.
+    replied_at: u64,
+    has_granted: bool,
+    granted_in: Duration,
+    failures: u64,
+    /// Failures since the last grant.
+    failing: u64,
+    is_down: bool,
+    last_error: Option<String>,
+}
+
+/// A change of the store's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Down,
+    /// The store grants again after this many failures.
+    Up(u64),
+}
+
+impl Health {
+    pub(super) fn new(patience: Duration, now: u64) -> Self {
+        Self {
+            patience: patience.as_nanos() as u64,
+            granted_at: now,
+            replied_at: now,
+            has_granted: false,
+            granted_in: Duration::ZERO,
+            failures: 0,
+            failing: 0,
+            is_down: false,
+            last_error: None,
+        }
+    }
+
+    /// Records the grant of a request of `asked`.
+    pub(super) fn granted(&mut self, asked: u64, now: u64) -> Option<Turn> {
+        let turn = self.is_down.then_some(Turn::Up(self.failing));
+        (self.granted_at, self.replied_at) = (now, now);
+        self.granted_in = Duration::from_nanos(now.saturating_sub(asked));
+        (self.has_granted, self.is_down, self.failing) = (true, false, 0);
+        turn
+    }
+
+    /// Records a failed request. A refusal may concern one limit only, so the store is down only after a time without any
+    /// grant.
+    pub(super) fn failed(&mut self, error: &StoreError, now: u64) -> Option<Turn> {
+        self.failures += 1;
+        self.failing += 1;
+        self.last_error = Some(error.to_string());
+        if error.is_reply() {
+            self.replied_at = now;
+        }
+        let is_down = now.saturating_sub(self.granted_at) >= self.patience;
+        let turn = (is_down && !self.is_down).then_some(Turn::Down);
+        self.is_down |= is_down;
+        turn
+    }
+
+    /// Whether the store has been silent for so long that another server may use its address.
+    pub(super) const fn is_silent(&self, now: u64) -> bool {
+        now.saturating_sub(self.replied_at) >= self.patience
+    }
+
+    /// The time since the last grant.
+    pub(super) const fn silent_for(&self, now: u64) -> u64 {
+        now.saturating_sub(self.granted_at)
+    }
+
+    pub(super) const fn is_failing(&self) -> bool {
+        self.failing > 0
+    }
+
+    /// The fields of the status that do not depend on limits.
+    pub(super) fn status(&self, cluster: &Cluster) -> ClusterStatus {
+        ClusterStatus {
+            node: cluster.node.clone(),
+            store: cluster.store.iter().map(ToString::to_string).collect(),
+            health: self.word(cluster.sync).to_owned(),
+            answered_in_seconds: self.has_granted.then_some(self.granted_in.as_secs_f64()),
+            failures: self.failures,
+            last_error: self.last_error.clone(),
+            when_store_is_down: cluster.when_store_is_down.to_string(),
+            sync_seconds: cluster.sync.as_secs_f64(),
+            ..ClusterStatus::default()
+        }
+    }
+
+    fn word(&self, sync: Duration) -> &'static str {
+        match self.has_granted {
+            _ if self.is_down => "down",
+            false => "connecting",
+            true if self.granted_in >= sync => "slow",
+            true => "up",
+        }
+    }
+
+    pub(super) fn granted_at(&self) -> Option<u64> {
+        self.has_granted.then_some(self.granted_at)
+    }
+
+    pub(super) const fn failures(&self) -> u64 {
+        self.failures
+    }
+}
+
+/// An event about the store.
+pub(super) fn store_event(cluster: &Cluster, what: EventKind, count: u64, reason: String) -> Event {
+    let store: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
+    Event { source: Some(format!("store {}", store.join(", "))), ..Event::now(what, count, reason) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_store_that_refuses_one_limit_and_grants_others_is_up() {
+        let mut health = Health::new(Duration::from_millis(300), 0);
+        let refusal = StoreError::Refused { error: "WRONGTYPE".to_owned(), help: "" };
+        for step in 1..20 {
+            assert_eq!(health.granted(step * 100 * MS, step * 100 * MS + MS), None);
+            assert_eq!(health.failed(&refusal, step * 100 * MS + 2 * MS), None);
+        }
+        assert_eq!((health.word(Duration::from_millis(100)), health.failures()), ("up", 19));
+        // The store replies, but grants nothing.
+        assert_eq!(health.failed(&refusal, 2_100 * MS), None);
+        assert_eq!(health.failed(&refusal, 2_300 * MS), Some(Turn::Down));
+        assert_eq!(health.failed(&refusal, 2_400 * MS), None);
+        assert!(!health.is_silent(2_500 * MS));
+        assert_eq!(health.failed(&StoreError::Slow(Duration::ZERO), 2_750 * MS), None);
+        assert!(health.is_silent(2_750 * MS));
+        assert_eq!(health.granted(2_800 * MS, 2_801 * MS), Some(Turn::Up(5)));
+        assert_eq!(health.word(Duration::from_millis(100)), "up");
+    }
+}

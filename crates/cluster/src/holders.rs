@@ -1,0 +1,71 @@
+//! Enforcement of a shared limit on this host: the kernel's rows, or the engine of request limits.
+
+use std::sync::Arc;
+
+use config::policy::{ClusterMode, Config, OnExit};
+use decide::Current;
+
+use super::packets::Packets;
+use super::part::Definition;
+use super::{EffectiveShare, Holder, Shared, Usage};
+
+/// A limit on packets.
+struct OfPackets {
+    name: String,
+    packets: Arc<dyn Packets>,
+    /// The kernel enforces the share until the limits are detached.
+    on_exit: OnExit,
+}
+
+impl Holder for OfPackets {
+    fn asked(&self) -> Option<Usage> {
+        self.packets.asked(&self.name)
+    }
+
+    fn hold(&self, in_force: EffectiveShare) {
+        self.packets.hold(&self.name, in_force);
+    }
+
+    fn gives_back(&self) -> bool {
+        self.on_exit == OnExit::Detach
+    }
+}
+
+/// A limit on requests.
+struct OfRequests {
+    name: String,
+    engine: Arc<Current>,
+}
+
+impl Holder for OfRequests {
+    fn asked(&self) -> Option<Usage> {
+        let (wanted, refused) = self.engine.load().asked(&self.name)?;
+        Some(Usage { wanted, refused })
+    }
+
+    fn hold(&self, in_force: EffectiveShare) {
+        self.engine.load().set_share(&self.name, in_force.share, in_force.is_open);
+    }
+
+    fn gives_back(&self) -> bool {
+        true
+    }
+}
+
+/// Every limit with `cluster = "shares"`, with its enforcement.
+#[must_use]
+pub fn shared(config: &Config, packets: &Arc<dyn Packets>, engine: &Arc<Current>) -> Vec<Shared> {
+    let mut shared = Vec::new();
+    for limit in config.limits.iter().filter(|limit| limit.cluster == Some(ClusterMode::Shares)) {
+        if packets.is_running() {
+            let (name, packets) = (limit.name.clone(), Arc::clone(packets));
+            let holder = OfPackets { name, packets, on_exit: config.agent.on_exit };
+            shared.push(Shared { definition: Definition::packets(limit), holder: Box::new(holder) });
+        }
+    }
+    for limit in config.decide.limits.iter().filter(|limit| limit.cluster == Some(ClusterMode::Shares)) {
+        let holder = OfRequests { name: limit.name.clone(), engine: Arc::clone(engine) };
+        shared.push(Shared { definition: Definition::requests(limit), holder: Box::new(holder) });
+    }
+    shared
+}

@@ -1,0 +1,40 @@
+//! The status of the thread of leases.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use api::cluster::ClusterStatus;
+use decide::EffectiveShare;
+
+use super::past::Past;
+
+/// The thread's part of `agent status`.
+#[derive(Default)]
+pub(super) struct Told(Mutex<Tale>);
+
+#[derive(Default)]
+pub(super) struct Tale {
+    pub(super) status: ClusterStatus,
+    pub(super) notes: Vec<String>,
+    pub(super) shares: HashMap<String, EffectiveShare>,
+    pub(super) past: Past,
+    pub(super) granted_at: Option<u64>,
+}
+
+impl Told {
+    pub(super) fn set(
+        &self,
+        status: ClusterStatus,
+        notes: Vec<String>,
+        shares: HashMap<String, EffectiveShare>,
+        past: Past,
+        granted_at: Option<u64>,
+    ) {
+        *self.tale() = Tale { status, notes, shares, past, granted_at };
+    }
+
+    pub(super) fn tale(&self) -> MutexGuard<'_, Tale> {
+        // Every change is one assignment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

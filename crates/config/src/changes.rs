@@ -1,0 +1,178 @@
+//! The differences between two configs, by the summaries of their tables.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use serde::{Deserialize, Serialize};
+
+use super::policy::{AgentConfig, Cluster, Config, Decide};
+
+/// The differences between two configs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// Only in the new config.
+    pub added: Vec<Change>,
+    /// In both, with different values.
+    pub changed: Vec<Change>,
+    /// Only in the old config.
+    pub removed: Vec<Change>,
+}
+
+/// One table of limits.toml, or one key of a table that is not an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// `limit web`, `group batch`, `class payer`, `request publish`, `[agent] mode`.
+    pub what: String,
+    /// The summary in the old config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// The summary in the new config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+impl Changes {
+    /// Compares two configs.
+    #[must_use]
+    pub fn between(before: &Config, after: &Config) -> Self {
+        let mut old: BTreeMap<String, Statement> =
+            statements(before).into_iter().map(|statement| (statement.what.clone(), statement)).collect();
+        let mut changes = Self::default();
+        for Statement { what, text, value } in statements(after) {
+            match old.remove(&what) {
+                None => changes.added.push(Change { what, before: None, after: Some(text) }),
+                Some(before) if before.value != value => {
+                    changes.changed.push(Change { what, before: Some(before.text), after: Some(text) });
+                }
+                Some(_) => {}
+            }
+        }
+        changes.removed.extend(old.into_values().map(|gone| Change {
+            what: gone.what,
+            before: Some(gone.text),
+            after: None,
+        }));
+        changes
+    }
+
+    /// Whether the configs are equal.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+
+    /// As a diff: `+ limit web  …`, `- limit web  …`.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let all = self.removed.iter().chain(&self.changed).chain(&self.added);
+        all.flat_map(|change| {
+            let line =
+                |sign: char, text: &Option<String>| text.as_ref().map(|text| format!("{sign} {}  {text}", change.what));
+            line('-', &change.before).into_iter().chain(line('+', &change.after))
+        })
+        .collect()
+    }
+}
+
+/// A table or key of a config, and its value.
+struct Statement {
+    what: String,
+    text: String,
+    /// The whole value: the summary omits some details.
+    value: String,
+}
+
+impl Statement {
+    fn new(what: String, text: String, value: &impl Debug) -> Self {
+        Self { what, text, value: format!("{value:?}") }
+    }
+}
+
+/// All statements of a config, each `what` once.
+fn statements(config: &Config) -> Vec<Statement> {
+    let mut all = Vec::new();
+    all.extend(config.limits.iter().map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
+    all.extend(config.decide.limits.iter().map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
+    all.extend(config.groups.iter().map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
+    all.extend(config.classes.iter().map(|it| Statement::new(format!("class {}", it.name), it.summary(), it)));
+    let costs = config.decide.requests.iter();
+    all.extend(costs.map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)));
+    let settings = of_agent(&config.agent)
+        .into_iter()
+        .chain(of_decide(&config.decide))
+        .chain(config.cluster.iter().flat_map(of_cluster))
+        .filter(|(_, text)| !text.is_empty());
+    all.extend(settings.map(|(what, text)| Statement { what: what.to_owned(), value: text.clone(), text }));
+    all
+}
+
+fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn of_agent(agent: &AgentConfig) -> Vec<(&'static str, String)> {
+    vec![
+        ("[agent] interfaces", list(&agent.interfaces)),
+        ("[agent] attach", agent.attach.to_string()),
+        ("[agent] mode", agent.mode.to_string()),
+        ("[agent] on_exit", agent.on_exit.to_string()),
+        ("[agent] max_sources", list(agent.max_sources)),
+        ("[agent] never_limit", list(&agent.never_limit)),
+        ("[agent] protect", list(&agent.protect)),
+        ("[agent] watch", agent.watch.to_string()),
+        ("[agent] allow_empty", agent.allow_empty.to_string()),
+    ]
+}
+
+fn of_decide(decide: &Decide) -> Vec<(&'static str, String)> {
+    vec![("[decide] max_keys", list(decide.max_keys))]
+}
+
+fn of_cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
+    vec![
+        ("[cluster] store", list(&cluster.store)),
+        ("[cluster] sentinel", cluster.sentinel.clone().unwrap_or_default()),
+        ("[cluster] authorities", list(cluster.authorities.iter().map(|path| path.display()))),
+        ("[cluster] name", cluster.name.clone()),
+        ("[cluster] node", cluster.node.clone()),
+        ("[cluster] sync", format!("{} ms", cluster.sync.as_millis())),
+        ("[cluster] when_store_is_down", cluster.when_store_is_down.to_string()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let text = format!("[agent]\ninterfaces = [\"eth0\"]\n{text}");
+        crate::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config
+    }
+
+    #[test]
+    fn what_is_added_changed_and_removed_is_named() {
+        let before = config("[[limit]]\nname = \"a\"\nrate = \"5/s\"\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n");
+        let after = config(
+            "mode = \"observe\"\n[[limit]]\nname = \"b\"\nrate = \"6/s\"\n[[limit]]\nname = \"c\"\nrate = \"5/s\"\n\
+             [[class]]\nname = \"friends\"\nsources = [\"192.0.2.0/24\"]\nmultiplier = 2.5\n",
+        );
+        assert!(Changes::between(&before, &before).is_empty());
+        let changes = Changes::between(&before, &after);
+        assert_eq!(
+            changes.lines(),
+            [
+                "- limit a  ingress any  5 packets/s per address (IPv6 /64), burst 5, drop",
+                "- limit b  ingress any  5 packets/s per address (IPv6 /64), burst 5, drop",
+                "+ limit b  ingress any  6 packets/s per address (IPv6 /64), burst 6, drop",
+                "- [agent] mode  enforce",
+                "+ [agent] mode  observe",
+                "+ limit c  ingress any  5 packets/s per address (IPv6 /64), burst 5, drop",
+                "+ class friends  192.0.2.0/24: 2.5 times every limit",
+            ]
+        );
+        let back = Changes::between(&after, &before);
+        assert_eq!((back.added.len(), back.changed.len(), back.removed.len()), (1, 2, 2));
+    }
+}

@@ -1,0 +1,90 @@
+//! `[[class]]`.
+
+use ipnet::IpNet;
+
+use super::policy::{AgentConfig, Class, Multiplier, Prefix, Service};
+use super::prefix;
+use super::report::{Problems, Span};
+use super::table::{self, Table};
+
+/// A class and its spans.
+pub struct ReadClass {
+    pub class: Class,
+    pub name_span: Span,
+    pub prefix_spans: Vec<(Prefix, Span)>,
+}
+
+pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
+    table.required("name", "\"payer\"");
+    let name = table.string("name", "\"payer\"");
+    if let Some((text, span)) = &name {
+        if text.is_empty() {
+            table.problems.error(span.clone(), "empty name of a class", "write name = \"payer\"");
+        } else if *text == "default" {
+            let help = "give it another name: sources in no class are in \"default\"";
+            table.problems.error(span.clone(), "the name \"default\" is reserved", help);
+        }
+    }
+    table.required("sources", "[\"198.51.100.0/24\"]");
+    let mut prefix_spans = Vec::new();
+    for (text, span) in table.strings("sources", "[\"198.51.100.0/24\"]") {
+        match prefix::parse(text) {
+            Ok(prefix) => prefix_spans.push((prefix, span)),
+            Err(wrong) => table.problems.error(span, wrong.message, wrong.help),
+        }
+    }
+    let multiplier = table.value("multiplier").and_then(|value| {
+        let multiplier = table::float(value).and_then(Multiplier::new);
+        if multiplier.is_none() {
+            let help = "write a number from 0.000001 to 1000000: multiplier = 5";
+            table.problems.error(value.span(), "invalid multiplier", help);
+        }
+        multiplier
+    });
+    let unlimited = table.value("unlimited").is_some_and(|value| match value.get_ref().as_bool() {
+        Some(unlimited) => unlimited,
+        None => {
+            table.wrong_type("unlimited", value, "true or false");
+            false
+        }
+    });
+    if unlimited && multiplier.is_some() {
+        let span = table.span_of("multiplier");
+        table.problems.error(span, "multiplier conflicts with unlimited = true", "leave out multiplier or unlimited");
+    }
+    let service =
+        if unlimited { Service::Unlimited } else { Service::Multiplier(multiplier.unwrap_or(Multiplier::ONE)) };
+    table.finish();
+    let (name, name_span) = name?;
+    let sources = prefix_spans.iter().map(|(prefix, _)| *prefix).collect();
+    Some(ReadClass { class: Class { name: name.to_owned(), sources, service }, name_span, prefix_spans })
+}
+
+/// Warns of classes without any source: longer prefixes of other classes and of `never_limit` cover all their prefixes.
+pub fn check_reach(classes: &[ReadClass], agent: &AgentConfig, problems: &mut Problems) {
+    let of_classes = classes
+        .iter()
+        .enumerate()
+        .flat_map(|(nth, read)| read.prefix_spans.iter().map(move |(prefix, _)| (prefix.0.trunc(), Some(nth))));
+    let never = agent.never_limit.iter().map(|prefix| (prefix.0.trunc(), None));
+    let mut all: Vec<(IpNet, Option<usize>)> = of_classes.chain(never).collect();
+    // Sorted, a prefix precedes all that it contains.
+    all.sort_unstable();
+    let mut is_reached = vec![false; classes.len()];
+    for (at, (prefix, class)) in all.iter().enumerate() {
+        let Some(class) = *class else { continue };
+        let inside = all[at + 1..].iter().take_while(|(other, _)| prefix.contains(other));
+        let taken: Vec<IpNet> = inside.filter(|(_, other)| *other != Some(class)).map(|(other, _)| *other).collect();
+        is_reached[class] |= !IpNet::aggregate(&taken).contains(prefix);
+    }
+    for (read, _) in classes.iter().zip(is_reached).filter(|(_, is_reached)| !is_reached) {
+        let name = &read.class.name;
+        let (message, help) = if read.prefix_spans.is_empty() {
+            (format!("class {name:?} has no effect: sources is empty"), "name its sources, or leave out the class")
+        } else {
+            let message = format!("class {name:?} has no effect: longer prefixes of others cover all of its sources");
+            (message, "leave out the class, or a prefix of the others")
+        };
+        problems.warning(read.name_span.clone(), message, help);
+    }
+}

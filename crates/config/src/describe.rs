@@ -1,0 +1,230 @@
+//! One-line summaries of a config's parts.
+
+use std::fmt;
+
+use crate::human;
+use crate::policy::{
+    Action, Algorithm, Class, Direction, Key, Limit, LimitSources, OnFull, PortSet, ProtocolFilter, RequestEnforcement,
+    RequestLimit, Service, Throttle, Tier,
+};
+use crate::policy_group::Group;
+
+use super::policy::Unit;
+
+impl Limit {
+    /// The summary without the name: `ingress tcp/22  5 connections/min per address (IPv6 /64), burst 5, reject`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let unit = if self.unit == Unit::Bytes { String::new() } else { self.unit.to_string() };
+        let mut parts =
+            vec![format!("{} per {}", rates(&self.rates.rate_text, &unit, &self.rates.tiers), self.key_in_words())];
+        parts.extend(of_algorithm(self.rates.algorithm, || match self.unit {
+            Unit::Bytes => human::size(self.rates.burst),
+            _ => human::number(self.rates.burst),
+        }));
+        parts.extend(self.throttle.words());
+        parts.push(self.action.words());
+        parts.extend((self.on_full != OnFull::Share).then(|| format!("{} when the table is full", self.on_full)));
+        parts.extend(self.escalate.map(|escalate| escalate.words()));
+        parts.extend(self.cluster.map(|mode| format!("all hosts together ({mode})")));
+        parts.extend(self.sources.as_ref().map(|sources| self.sources_in_words(sources)));
+        parts.extend(self.interfaces.as_ref().map(|names| format!("on {}", shortened(names.iter()))));
+        format!("{} {}  {}", self.direction_name(), self.traffic(), parts.join(", "))
+    }
+
+    /// `tcp/22`, `any`, `tcp+udp/53`.
+    fn traffic(&self) -> String {
+        match &self.ports {
+            None => self.protocol.to_string(),
+            Some(ports) if self.protocol == ProtocolFilter::Any => format!("tcp+udp/{ports}"),
+            Some(ports) => format!("{}/{ports}", self.protocol),
+        }
+    }
+
+    /// `from 192.0.2.0/24 except 192.0.2.7`.
+    fn sources_in_words(&self, sources: &LimitSources) -> String {
+        let preposition = if self.direction == Direction::Egress { "to" } else { "from" };
+        let of = |is_excluded: bool| {
+            sources.prefixes.iter().filter(move |it| it.is_excluded == is_excluded).map(|it| it.prefix.short())
+        };
+        let mut words = Vec::new();
+        if !sources.includes_others() {
+            words.push(format!("{preposition} {}", shortened(of(false))));
+        }
+        if of(true).next().is_some() {
+            words.push(format!("except {preposition} {}", shortened(of(true))));
+        }
+        words.join(" ")
+    }
+
+    fn key_in_words(&self) -> String {
+        let address = if self.direction == Direction::Egress { "destination" } else { "address" };
+        let key = match self.key {
+            Key::Source => address.to_owned(),
+            Key::SourcePort => format!("{address} and port"),
+            other => return other.to_string(),
+        };
+        let prefixes = prefixes(self.ipv4_prefix, self.ipv6_prefix);
+        if prefixes.is_empty() { key } else { format!("{key} ({prefixes})") }
+    }
+}
+
+/// The first few elements of a list, to fit one line.
+fn shortened(items: impl Iterator<Item = impl ToString>) -> String {
+    const SHOWN: usize = 3;
+    let all: Vec<String> = items.map(|item| item.to_string()).collect();
+    match all.len() {
+        more if more > SHOWN + 1 => format!("{} and {} more", all[..SHOWN].join(", "), more - SHOWN),
+        _ => all.join(", "),
+    }
+}
+
+impl RequestLimit {
+    /// The summary without the name: `requests  600/min per user, source (IPv6 /64), burst 1,000, refuse`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let prefixes = prefixes(self.ipv4_prefix, self.ipv6_prefix);
+        let keys = self.key.iter().map(|entry| match entry.is_source() && !prefixes.is_empty() {
+            true => format!("{entry} ({prefixes})"),
+            false => entry.to_string(),
+        });
+        let keys = keys.collect::<Vec<_>>().join(", ");
+        let mut parts =
+            vec![format!("{} per {keys}", rates(&self.rates.rate_text, &self.unit.to_string(), &self.rates.tiers))];
+        parts.extend(of_algorithm(self.rates.algorithm, || human::number(self.rates.burst)));
+        parts.push(self.enforcement.word().to_owned());
+        parts.extend(self.domain.as_ref().map(|domain| format!("domain {domain}")));
+        parts.extend(self.escalate.map(|escalate| escalate.words()));
+        parts.extend(self.cluster.map(|mode| format!("all hosts together ({mode})")));
+        format!("requests  {}", parts.join(", "))
+    }
+}
+
+impl RequestEnforcement {
+    /// `refuse` or `observe`.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Enforce => "refuse",
+            Self::Observe => "observe",
+        }
+    }
+}
+
+impl Group {
+    /// The summary without the name: `exe /usr/bin/ffmpeg: cpu 150%, memory 1.5 GiB`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let matchers: Vec<String> = self.matchers.iter().map(ToString::to_string).collect();
+        format!("{}: {}", matchers.join(" or "), self.limit_texts().join(", "))
+    }
+}
+
+impl Class {
+    /// The summary without the name: `198.51.100.0/24: 5 times every limit`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let sources: Vec<String> = self.sources.iter().map(ToString::to_string).collect();
+        format!("{}: {}", sources.join(", "), self.service)
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Multiplier(multiplier) => write!(formatter, "{} times every limit", multiplier.factor()),
+            Self::Unlimited => formatter.write_str("unlimited"),
+        }
+    }
+}
+
+impl fmt::Display for PortSet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.texts().join(","))
+    }
+}
+
+impl Throttle {
+    /// The throttle as text; `None` for hard limits, the default.
+    #[must_use]
+    pub fn words(self) -> Option<String> {
+        match self {
+            Self::Hard => None,
+            Self::Soft(multiplier) => Some(format!("soft up to {} times", multiplier.factor())),
+            Self::Elastic(multiplier) => Some(format!("elastic up to {} times", multiplier.factor())),
+        }
+    }
+}
+
+impl Action {
+    /// The name in limits.toml.
+    #[must_use]
+    pub fn words(self) -> String {
+        match self {
+            Self::Drop => "drop".to_owned(),
+            Self::Observe => "observe".to_owned(),
+            Self::Reject => "reject".to_owned(),
+            Self::Shape => "shape".to_owned(),
+            Self::Mark(mark) => {
+                let value = mark.mark.map(|mark| format!(" {mark}"));
+                let dscp = mark.dscp.map(|dscp| format!(" DSCP {dscp}"));
+                format!("mark{}{}", value.unwrap_or_default(), dscp.unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// `5 connections/min and 60/h`: only the first rate has the unit.
+fn rates(main: &str, unit: &str, tiers: &[Tier]) -> String {
+    let main = match main.split_once('/') {
+        Some((count, time)) if !unit.is_empty() => format!("{count} {unit}/{time}"),
+        _ => main.to_owned(),
+    };
+    std::iter::once(main).chain(tiers.iter().map(|tier| tier.text.clone())).collect::<Vec<_>>().join(" and ")
+}
+
+/// The burst, and the algorithm unless it is the default.
+fn of_algorithm(algorithm: Algorithm, burst: impl Fn() -> String) -> Vec<String> {
+    let name = (algorithm != Algorithm::TokenBucket).then(|| algorithm.to_string());
+    name.into_iter().chain(algorithm.has_burst().then(|| format!("burst {}", burst()))).collect()
+}
+
+/// The prefix lengths that are shorter than an address.
+fn prefixes(ipv4: u8, ipv6: u8) -> String {
+    let of = |family: &str, length: u8, whole: u8| (length != whole).then(|| format!("{family} /{length}"));
+    of("IPv4", ipv4, 32).into_iter().chain(of("IPv6", ipv6, 128)).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    fn summary(lines: &str) -> String {
+        let text = format!("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\n{lines}\n");
+        let loaded = crate::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+        loaded.config.limits[0].summary()
+    }
+
+    #[test]
+    fn a_limit_is_one_readable_line() {
+        for (lines, expected) in [
+            (
+                "protocol = \"tcp\"\nports = [22]\nunit = \"connections\"\nrate = \"5/min\"\naction = \"reject\"",
+                "ingress tcp/22  5 connections/min per address (IPv6 /64), burst 5, reject",
+            ),
+            (
+                "direction = \"egress\"\nunit = \"bytes\"\nrate = \"20Mbit/s\"\nipv4_prefix = 24\nipv6_prefix = 128\n\
+                 throttle = { soft = \"10%\" }",
+                "egress any  20Mbit/s per destination (IPv4 /24), burst 610 KiB, soft up to 1.1 times, drop",
+            ),
+            (
+                "ports = [53, \"8000-8100\"]\nkey = \"class\"\nrate = \"10/s\"\ntiers = [\"100/min\"]\n\
+                 algorithm = \"sliding-window\"\non_full = \"pass\"",
+                "ingress tcp+udp/53,8000-8100  10 packets/s and 100/min per class, sliding-window, drop, pass when the \
+                 table is full",
+            ),
+        ] {
+            assert_eq!(summary(lines), expected);
+        }
+    }
+}

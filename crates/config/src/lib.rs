@@ -1,0 +1,52 @@
+//! limits.toml: raw TOML → validated values → a policy whose types exclude invalid states.
+//!
+//! One module per table. All errors of a file are reported at once, each with its position and a correction.
+
+mod agent;
+mod built_in;
+mod changes;
+mod checks;
+mod class;
+pub mod cluster;
+mod decide;
+mod describe;
+pub mod escalate;
+mod formula;
+mod functions;
+mod group;
+mod group_resources;
+pub mod human;
+mod limit;
+mod limit_action;
+mod limit_ports;
+mod limit_scope;
+mod load;
+pub mod policy;
+pub mod policy_group;
+pub mod prefix;
+mod prefix_key;
+mod rates;
+mod read_limit;
+pub mod reference;
+pub mod report;
+mod request;
+pub mod request_key;
+mod request_limit;
+mod request_notes;
+mod services;
+pub mod ssh;
+mod table;
+mod tcp;
+pub mod units;
+mod words;
+
+pub use changes::{Change, Changes};
+pub use formula::{Formula, FormulaError};
+pub use load::{ConfigError, Loaded, load, parse, paths, read_text};
+pub use policy::DEFAULT_SOCKET;
+pub use prefix_key::PrefixKey;
+pub use ssh::ssh_warning;
+pub use table::suggestion;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Reading a limits.toml.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use toml::de::DeTable;
+
+use super::checks::{check_classes, check_exchanged, check_limits};
+use super::policy::{AgentConfig, Class, Config};
+use super::report::{self, Placed, Problems, Report, Span};
+use super::table::{Table, entries};
+use super::{agent, class, cluster, decide, escalate, group, limit_scope, tcp};
+
+/// A valid config, and its warnings.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The validated policy.
+    pub config: Config,
+    /// Settings that are probably mistakes.
+    pub warnings: Vec<Placed>,
+}
+
+/// A config that cannot be loaded.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("reading {} failed: {source}; name a readable file with --config", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// The file is invalid.
+    #[error("{0}")]
+    Invalid(Report),
+}
+
+impl ConfigError {
+    /// The errors as JSON.
+    #[must_use]
+    pub fn document(&self) -> serde_json::Value {
+        match self {
+            Self::Read { .. } => serde_json::json!({ "valid": false, "errors": [{ "message": self.to_string() }] }),
+            Self::Invalid(report) => serde_json::json!({ "valid": false, "errors": report.errors }),
+        }
+    }
+}
+
+/// Reads and validates a file.
+///
+/// # Errors
+///
+/// When the file cannot be read or is invalid; the error lists all problems.
+pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
+    parse(path, &read_text(path)?).map_err(ConfigError::Invalid)
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn read_text(path: &Path) -> Result<String, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let bytes = fs::read(path).map_err(read)?;
+    String::from_utf8(bytes).map_err(|_| read(io::Error::other("it is not UTF-8 text")))
+}
+
+/// The `[agent]` paths in a config that may be invalid otherwise; missing ones have their defaults.
+#[must_use]
+pub fn paths(text: &str) -> AgentConfig {
+    let (document, _) = DeTable::parse_recoverable(text);
+    let agent = document.get_ref().get("agent").and_then(|agent| agent.get_ref().as_table());
+    let path = |key: &str| agent?.get(key)?.get_ref().as_str().filter(|path| path.starts_with('/')).map(PathBuf::from);
+    let default = AgentConfig::default();
+    AgentConfig {
+        control: path("control").unwrap_or(default.control),
+        pins: path("pins").unwrap_or(default.pins),
+        state_dir: path("state_dir").unwrap_or(default.state_dir),
+        ..AgentConfig::default()
+    }
+}
+
+/// Validates a text.
+///
+/// # Errors
+///
+/// When the text is invalid; the report lists all problems.
+pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
+    let mut problems = Problems::default();
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    let shown = cluster::without_credentials(text);
+    // After a syntax error the parser guesses, and errors in its guesses mislead.
+    if let Some(error) = syntax.first() {
+        let is_duplicate = error.message().starts_with("duplicate key");
+        let help = if is_duplicate { "leave out one of them" } else { "correct the TOML syntax here" };
+        problems.error(error.span().unwrap_or(0..0), error.message(), help);
+    }
+    let config = if syntax.is_empty() { read(document.get_ref(), document.span(), &mut problems) } else { None };
+    match config {
+        Some(config) if problems.errors.is_empty() => {
+            let warnings = report::place(path, &shown, &problems.warnings);
+            Ok(Loaded { config, warnings })
+        }
+        _ => Err(Report::new(path, &shown, problems.errors)),
+    }
+}
+
+fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<Config> {
+    let mut root = Table::new(document, span, "limits.toml", problems);
+    let agent = match root.value("agent") {
+        Some(value) => match value.get_ref().as_table() {
+            Some(content) => agent::read(Table::new(content, value.span(), "[agent]", root.problems)),
+            None => {
+                root.wrong_type("agent", value, "a table: [agent]");
+                AgentConfig::default()
+            }
+        },
+        None => AgentConfig::default(),
+    };
+    let classes = entries(&mut root, "class", "[[class]]", class::read);
+    let (limits, request_limits) = decide::limits(&mut root);
+    let of_packets =
+        limits.iter().map(|read| (read.limit.name.clone(), read.name_span.clone(), read.limit.cluster.is_some()));
+    let of_requests = request_limits
+        .iter()
+        .map(|read| (read.limit.name.clone(), read.name_span.clone(), read.limit.cluster.is_some()));
+    let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
+    let classes_read: Vec<Class> = classes.iter().map(|read| read.class.clone()).collect();
+    let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
+    let groups = entries(&mut root, "group", "[[group]]", group::read);
+    let cluster = cluster::read(&mut root, &clustered);
+    check_classes(&classes, &agent, root.problems);
+    class::check_reach(&classes, &agent, root.problems);
+    check_limits(&limits, &agent, root.span_of("agent"), root.problems);
+    limit_scope::check(&limits, &agent, root.problems);
+    escalate::check(&limits, root.problems);
+    tcp::check(&limits, &classes, root.problems);
+    check_exchanged(&limits, &classes, root.problems);
+    group::check(&groups, root.problems);
+    let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty();
+    if is_empty && !agent.allow_empty && root.problems.errors.is_empty() {
+        let message = "the config limits nothing: it has no [[limit]] and no [[group]]";
+        root.problems.error(root.span(), message, "add one, or set [agent] allow_empty = true");
+    }
+    root.finish();
+    Some(Config {
+        agent,
+        classes: classes.into_iter().map(|read| read.class).collect(),
+        limits: limits.into_iter().map(|read| read.limit).collect(),
+        decide,
+        groups: groups.into_iter().map(|read| read.group).collect(),
+        cluster,
+    })
+}

@@ -1,0 +1,20 @@
+//! A validated limits.toml.
+
+use super::{AgentConfig, Class, Cluster, Decide, Limit};
+use crate::policy_group::Group;
+
+/// A validated limits.toml.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub agent: AgentConfig,
+    /// `[[class]]`, in the file's order.
+    pub classes: Vec<Class>,
+    /// `[[limit]]` on packets, in the file's order.
+    pub limits: Vec<Limit>,
+    /// `[decide]`, with the limits on requests.
+    pub decide: Decide,
+    /// `[[group]]`, in the file's order: a process belongs to the first that matches.
+    pub groups: Vec<Group>,
+    /// `[cluster]`, if a limit has `cluster`.
+    pub cluster: Option<Cluster>,
+}

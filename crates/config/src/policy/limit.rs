@@ -1,0 +1,111 @@
+//! `[[limit]]` on packets.
+
+use super::{
+    ClusterMode, Direction, Escalate, InterfacePattern, Key, LimitSources, Multiplier, OnFull, PortSet, ProtocolFilter,
+    RateSpec, Unit,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The name, unique among all limits.
+    pub name: String,
+    pub direction: Direction,
+    pub protocol: ProtocolFilter,
+    /// The local ports; `None`: every packet, also those without ports.
+    pub ports: Option<PortSet>,
+    pub key: Key,
+    /// Sources in one IPv4 prefix of this length share a key.
+    pub ipv4_prefix: u8,
+    /// The IPv6 prefix length, likewise.
+    pub ipv6_prefix: u8,
+    pub unit: Unit,
+    pub rates: RateSpec,
+    /// What happens above the limit.
+    pub throttle: Throttle,
+    /// What happens to refused packets.
+    pub action: Action,
+    /// What happens to new keys while the table is full.
+    pub on_full: OnFull,
+    /// When to ban a source.
+    pub escalate: Option<Escalate>,
+    /// The mode in which the cluster's hosts share the limit; `None` without `cluster`.
+    pub cluster: Option<ClusterMode>,
+    /// The sources to which it applies, on egress the destinations; `None`: all.
+    pub sources: Option<LimitSources>,
+    /// The interfaces to which it applies; `None`: all of the agent's.
+    pub interfaces: Option<Vec<InterfacePattern>>,
+}
+
+impl Limit {
+    /// `ingress` or `egress`.
+    #[must_use]
+    pub const fn direction_name(&self) -> &'static str {
+        match self.direction {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        }
+    }
+
+    /// The key as written in limits.toml.
+    #[must_use]
+    pub fn key_name(&self) -> String {
+        match (self.key, self.direction) {
+            (Key::Source, Direction::Egress) => "destination".to_owned(),
+            (key, _) => key.to_string(),
+        }
+    }
+
+    /// All rates as written in the config.
+    #[must_use]
+    pub fn rate_text(&self) -> String {
+        self.rates.text()
+    }
+}
+
+/// What happens above the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Throttle {
+    /// All packets above it are refused.
+    Hard,
+    /// Packets pass up to this multiple of the limit, and are counted separately.
+    Soft(Multiplier),
+    /// Packets pass up to this multiple of the limit while the host has spare CPU time.
+    Elastic(Multiplier),
+}
+
+impl Throttle {
+    /// Whether it depends on the host's load.
+    #[must_use]
+    pub const fn is_elastic(self) -> bool {
+        matches!(self, Self::Elastic(_))
+    }
+}
+
+/// What happens to refused packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The packet is dropped.
+    Drop,
+    /// The packet is only counted.
+    Observe,
+    /// The packet is answered with a reset or an ICMP error.
+    Reject,
+    /// The packet passes with a mark.
+    Mark(Mark),
+    /// The packet is delayed.
+    Shape,
+}
+
+/// The marks of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The packet's mark inside this host (`skb->mark`), if it is set.
+    pub mark: Option<u32>,
+    /// The code point on the wire, if it is changed.
+    pub dscp: Option<u8>,
+}
+
+impl Mark {
+    /// The mark 1, and the code point of lower effort, CS1 (RFC 3662).
+    pub const DEFAULT: Self = Self { mark: Some(1), dscp: Some(8) };
+}

@@ -1,0 +1,36 @@
+//! A validated config: its types exclude invalid states.
+
+mod agent;
+mod class;
+mod config;
+mod decide;
+mod escalate;
+mod limit;
+mod multiplier;
+mod ports;
+mod rate_spec;
+mod request_limit;
+mod sources;
+
+pub use common::limiter::Rate;
+pub use common::packet::Direction;
+
+pub use self::agent::{
+    AgentConfig, DEFAULT_PINS, DEFAULT_SOCKET, DEFAULT_SOURCES, DEFAULT_STATE, InterfacePattern, MOST_SOURCES,
+};
+pub use self::class::{Class, Service, class_name, class_of};
+pub use self::config::Config;
+pub use self::decide::{Decide, Endpoint};
+pub use self::escalate::Escalate;
+pub use self::limit::{Action, Limit, Mark, Throttle};
+pub use self::multiplier::Multiplier;
+pub use self::ports::PortSet;
+pub use self::rate_spec::{RateSpec, Tier};
+pub use self::request_limit::{RequestEnforcement, RequestLimit, RequestUnit};
+pub use self::sources::{LimitSources, SourcePrefix};
+pub use crate::cluster::{Cluster, StoreUrl};
+pub use crate::prefix::Prefix;
+pub use crate::request::RequestCost;
+pub use crate::request_key::{EntryValue, KeyEntry};
+pub use crate::words::{Attach, ClusterMode, Key, Mode, OnExit, OnFull, ProtocolFilter, Shield, Unit, WhenStoreIsDown};
+pub use common::limiter::Algorithm;

@@ -1,0 +1,108 @@
+//! Addresses and prefixes as written in a config.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::units::Wrong;
+
+/// A prefix without host bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix(pub(super) IpNet);
+
+impl Prefix {
+    /// The prefix of a single address.
+    #[must_use]
+    pub fn of_address(address: IpAddr) -> Self {
+        Self(address.into())
+    }
+
+    /// The address as 16 bytes, IPv4 as IPv4-mapped IPv6.
+    #[must_use]
+    pub fn mapped_address(&self) -> [u8; 16] {
+        mapped(self.0.network())
+    }
+
+    /// The length in bits of the mapped address.
+    #[must_use]
+    pub fn mapped_length(&self) -> u32 {
+        u32::from(self.0.prefix_len()) + if self.0.network().is_ipv4() { 96 } else { 0 }
+    }
+
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.contains(&address)
+    }
+
+    /// The address, without the length.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.0.addr()
+    }
+
+    /// The /64 of a single IPv6 address; `None` for IPv4.
+    #[must_use]
+    pub fn network_of_host(&self) -> Option<Self> {
+        let network = IpNet::new(self.0.addr(), 64).ok()?.trunc();
+        self.0.addr().is_ipv6().then_some(Self(network))
+    }
+
+    /// Whether it is shorter than `ipv4` bits, or `ipv6` bits for IPv6.
+    #[must_use]
+    pub fn is_wider_than(&self, ipv4: u8, ipv6: u8) -> bool {
+        self.0.prefix_len() < if self.0.addr().is_ipv4() { ipv4 } else { ipv6 }
+    }
+
+    /// The text for people: a single address has no length.
+    #[must_use]
+    pub fn short(&self) -> String {
+        if self.0.prefix_len() == self.0.max_prefix_len() { self.0.addr().to_string() } else { self.to_string() }
+    }
+
+    /// Whether it contains all of the other.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.0.contains(&other.0)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// An address as 16 bytes, IPv4 as IPv4-mapped.
+#[must_use]
+pub fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Parses an address or a prefix without host bits.
+///
+/// # Errors
+///
+/// When the text is invalid; the error suggests a correction.
+pub fn parse(text: &str) -> Result<Prefix, Wrong> {
+    let wrong = |message: String, help: String| Wrong { message, help };
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(Prefix(address.into()));
+    }
+    let net: IpNet = text.parse().map_err(|_| {
+        wrong(
+            format!("{text:?} is neither an address nor a prefix"),
+            "write \"192.0.2.10\" or \"2001:db8::/32\"".to_owned(),
+        )
+    })?;
+    if net.trunc() != net {
+        return Err(wrong(
+            format!("{text:?} has bits set beyond its length"),
+            format!("write \"{}\" or \"{}\"", net.trunc(), net.addr()),
+        ));
+    }
+    Ok(Prefix(net))
+}

@@ -1,0 +1,13 @@
+//! The tables, one module each.
+
+mod agent;
+mod all;
+mod class;
+mod cluster;
+mod decide;
+mod group;
+mod key;
+mod limit;
+mod request;
+
+pub use all::TABLES;

@@ -1,0 +1,358 @@
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::policy::{
+    Action, Algorithm, Key, Mode, Multiplier, OnExit, OnFull, PortSet, ProtocolFilter, Rate, Throttle, Unit,
+};
+use super::report::Report;
+use super::*;
+
+fn check(text: &str) -> Result<Loaded, Report> {
+    parse(Path::new("limits.toml"), text)
+}
+
+/// A limits.toml of one limit with these lines.
+fn limit(lines: &str) -> String {
+    format!("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"a\"\n{lines}\n")
+}
+
+#[test]
+fn every_error_says_where_it_is_and_what_to_write() {
+    let rate = "rate = \"10/s\"\n";
+    for (text, line, column, message, help) in [
+        // Syntax and shape.
+        ("[agent", 1, 7, "", "TOML syntax"),
+        ("agent = 5", 1, 9, "agent is an integer", "[agent]"),
+        ("limit = 5", 1, 9, "limit is an integer", "[[limit]]"),
+        ("[agnet]", 1, 2, "unknown key \"agnet\"", "did you mean \"agent\"?"),
+        ("[[limits]]", 1, 3, "unknown key \"limits\"", "did you mean \"limit\"?"),
+        // [agent].
+        ("[agent]\nmode = \"enfroce\"", 2, 8, "invalid mode \"enfroce\"", "did you mean \"enforce\"?"),
+        ("[agent]\nmode = \"enforce\"\nmode = \"observe\"", 3, 1, "duplicate key", "leave out one"),
+        ("[agent]\nmode = 5", 2, 8, "mode is an integer", "mode = \"enforce\""),
+        ("[agent]\nmodes = \"enforce\"", 2, 1, "unknown key \"modes\"", "did you mean \"mode\"?"),
+        ("[agent]\ninterfaces = \"eth0\"", 2, 14, "interfaces is a string", "a list"),
+        ("[agent]\ninterfaces = [\"a/b\"]", 2, 15, "invalid interface name", "ip link"),
+        ("[agent]\ncontrol = \"weir.sock\"", 2, 11, "not an absolute path", "begin it with /"),
+        ("[agent]\nmax_sources = 0", 2, 15, "out of range", "from 1 to"),
+        ("[agent]\nmax_sources = -1", 2, 15, "out of range", "from 1 to"),
+        ("[agent]\nmax_sources = \"1M\"", 2, 15, "max_sources is a string", "whole number"),
+        ("[agent]\nnever_limit = [\"10.0.0.300\"]", 2, 16, "neither an address nor a prefix", "192.0.2.10"),
+        ("[agent]\nnever_limit = [\"10.0.0.1/8\"]", 2, 16, "bits set beyond", "10.0.0.0/8"),
+        ("[agent]\nmetrics = \"localhost:9464\"", 2, 11, "invalid metrics address \"localhost:9464\"", "[::1]:9464"),
+        // [[class]].
+        ("[[class]]\nsources = [\"10.0.0.0/8\"]", 1, 1, "missing key \"name\" in [[class]]", "name = \"payer\""),
+        ("[[class]]\nname = \"a\"", 1, 1, "missing key \"sources\" in [[class]]", "sources = "),
+        ("[[class]]\nname = \"default\"\nsources = []", 2, 8, "is reserved", "another name"),
+        ("[[class]]\nname = \"a\"\nsources = []\nmultiplier = 0", 4, 14, "multiplier", "0.000001"),
+        (
+            "[[class]]\nname = \"a\"\nsources = []\nmultiplier = 2\nunlimited = true",
+            4,
+            14,
+            "conflicts with unlimited",
+            "leave out",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nsources = [\"10.0.0.0/8\"]\n[[class]]\nname = \"b\"\nsources = [\"10.0.0.0/8\"]",
+            6,
+            12,
+            "in class \"a\" already",
+            "one class",
+        ),
+        (
+            "[[class]]\nname = \"a\"\nsources = []\n[[class]]\nname = \"a\"\nsources = []",
+            5,
+            8,
+            "duplicate class name",
+            "another name",
+        ),
+        // [[limit]].
+        (
+            "[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nrate = \"1/s\"",
+            3,
+            1,
+            "missing key \"name\" in [[limit]]",
+            "name =",
+        ),
+        (&limit(""), 3, 1, "missing key \"rate\" in [[limit]]", "rate = \"1000/s\""),
+        (&limit("rate = 1000"), 5, 8, "rate is an integer", "\"1000/s\""),
+        (&limit("rate = \"1000\""), 5, 8, "missing time", "1000/s"),
+        (&limit("rate = \"0/s\""), 5, 8, "rate of 0", "above 0"),
+        (&limit("rate = \"10MB/s\""), 5, 8, "counts packets", "unit = \"bytes\""),
+        (&limit("rate = \"10/s\"\nunit = \"bytes\""), 5, 8, "requires a unit", "10kB/s"),
+        (&limit("rate = \"100B/s\"\nunit = \"bytes\"\nalgorithm = \"fixed-window\""), 5, 8, "1514", "longer time"),
+        ("[agent]\nmode = \"observe\"", 1, 1, "limits nothing", "allow_empty = true"),
+        ("[[limit]\nname = \"a\"\n[agent\n", 1, 9, "", "TOML syntax"),
+        (&limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = 5000"), 7, 9, "requires a unit", "256KiB"),
+        (&limit("rate = \"1MB/s\"\nunit = \"bytes\"\nburst = \"1KiB\""), 7, 9, "1514", "1514B"),
+        (&limit(&format!("{rate}burst = \"1KiB\"")), 6, 9, "is a number", "burst = 2000"),
+        (&limit(&format!("{rate}burst = 0")), 6, 9, "out of range", "from 1"),
+        (
+            &limit(&format!("{rate}burst = 5\nalgorithm = \"fixed-window\"")),
+            6,
+            9,
+            "burst is not supported",
+            "leave out burst",
+        ),
+        (
+            &limit(&format!("{rate}protocol = \"icmp\"\nports = [80]")),
+            7,
+            9,
+            "ports is not supported with protocol",
+            "leave out ports",
+        ),
+        (&limit(&format!("{rate}ports = [0]")), 6, 10, "invalid port", "from 1 to 65535"),
+        (&limit(&format!("{rate}ports = [\"90-80\"]")), 6, 10, "invalid port", "lower first"),
+        (&limit(&format!("{rate}ports = []")), 6, 9, "ports is empty", "leave ports out"),
+        (
+            &limit(&format!("{rate}unit = \"connections\"\nprotocol = \"udp\"")),
+            6,
+            8,
+            "\"connections\" is not supported",
+            "tcp",
+        ),
+        (
+            &limit(&format!("{rate}unit = \"requests\"\nprotocol = \"icmp\"")),
+            6,
+            8,
+            "\"requests\" is not supported",
+            "packets",
+        ),
+        (&limit(&format!("{rate}key = \"class\"\nipv4_prefix = 24")), 7, 15, "no address", "leave out ipv4_prefix"),
+        (
+            &limit(&format!("{rate}protocol = \"sctp\"")),
+            6,
+            12,
+            "invalid protocol \"sctp\"",
+            "one of any, tcp, udp, icmp",
+        ),
+        (&limit(&format!("{rate}action = \"deny\"")), 6, 10, "invalid action \"deny\"", "reject, mark, shape"),
+        (&limit(&format!("{rate}key = \"sauce\"")), 6, 7, "invalid key \"sauce\"", "did you mean \"source\"?"),
+        (&limit(&format!("{rate}ipv4_prefix = 33")), 6, 15, "out of range", "from 0 to 32"),
+        (&limit("rate = \"1025/s\"\nalgorithm = \"sliding-log\""), 5, 8, "exceeds a sliding log", "1024"),
+        (
+            &limit("rate = \"1MB/s\"\nunit = \"bytes\"\nalgorithm = \"sliding-log\""),
+            7,
+            13,
+            "\"bytes\" is not supported",
+            "sliding-window",
+        ),
+        (
+            &limit(&format!("{rate}action = \"shape\"\nalgorithm = \"leaky-bucket\"")),
+            6,
+            10,
+            "cannot be delayed",
+            "egress",
+        ),
+        (&limit(&format!("{rate}direction = \"egress\"\naction = \"shape\"")), 7, 10, "has a queue", "leaky-bucket"),
+        (
+            &limit(&format!(
+                "{rate}direction = \"egress\"\naction = \"shape\"\nalgorithm = \"leaky-bucket\"\nthrottle = {{ soft = \"5%\" }}"
+            )),
+            9,
+            12,
+            "constant rate",
+            "leave out throttle",
+        ),
+        (
+            &limit(&format!("{rate}action = \"mark\"\nthrottle = {{ soft = \"5%\" }}")),
+            7,
+            12,
+            "refuses nothing",
+            "leave out throttle",
+        ),
+        (&limit(&format!("{rate}action = {{ mark = 7 }}")), 6, 19, "invalid mark", "dscp = 8"),
+        (&limit(&format!("{rate}action = {{ mark = {{}} }}")), 6, 19, "empty mark", "dscp = 8"),
+        (&limit(&format!("{rate}action = {{ mark = {{ dscp = 64 }} }}")), 6, 28, "out of range", "from 0 to 63"),
+        (&limit(&format!("{rate}action = {{ market = 7 }}")), 6, 12, "market", "mark"),
+        (&limit(&format!("{rate}direction = \"egress\"\nkey = \"source\"")), 7, 7, "own address", "\"destination\""),
+        (&limit(&format!("{rate}key = \"destination\"")), 6, 7, "own address", "\"source\""),
+        (&limit(&format!("{rate}throttle = {{ elastic = 3 }}")), 6, 24, "invalid elastic", "up_to = 3.0"),
+        (&limit(&format!("{rate}throttle = {{ elastic = {{ up_to = 1.0 }} }}")), 6, 34, "above 1", "up_to = 3.0"),
+        (&limit(&format!("{rate}throttle = {{ elastic = {{ }} }}")), 6, 24, "missing key \"up_to\"", "3.0"),
+        (
+            "[agent]\ninterfaces = [\"eth0\"]\nattach = \"native\"\n[[limit]]\nname = \"a\"\nrate = \"1/s\"\naction = \"mark\"",
+            5,
+            8,
+            "XDP cannot mark",
+            "attach = \"auto\"",
+        ),
+        (&limit(&format!("{rate}tiers = [\"10/s\"]")), 6, 10, "duplicate rate", "leave out one"),
+        (
+            &limit(&format!("{rate}tiers = [\"1/s\", \"2/s\", \"3/s\", \"4/s\", \"5/s\", \"6/s\", \"7/s\"]")),
+            6,
+            9,
+            "8 rates",
+            "at most 7",
+        ),
+        (&limit(&format!("{rate}throttle = \"soft\"")), 6, 12, "invalid throttle", "soft = \"10%\""),
+        (&limit(&format!("{rate}throttle = {{ soft = \"0%\" }}")), 6, 21, "invalid share", "above 0"),
+        ("[[limit]]\nname = \"a\"\nrate = \"1/s\"", 1, 1, "missing interfaces", "interfaces ="),
+        (
+            &format!("{}[[limit]]\nname = \"a\"\nrate = \"1/s\"", limit("rate = \"1/s\"")),
+            7,
+            8,
+            "duplicate limit name",
+            "another name",
+        ),
+        (
+            &limit(&format!("{rate}cluster = true")),
+            4,
+            8,
+            "has cluster, and table [cluster] is missing",
+            "add [cluster]",
+        ),
+        ("[cluster]", 1, 1, "missing key \"store\" in [cluster]", "redis://"),
+    ] {
+        let report = check(text).err().unwrap_or_else(|| panic!("{text} is not wrong"));
+        let found = report.errors.iter().any(|error| {
+            error.line == line && error.column == column && error.message.contains(message) && error.help.contains(help)
+        });
+        assert!(found, "{text}\nwanted {line}:{column} {message} / {help}, got\n{:#?}", report.errors);
+    }
+}
+
+#[test]
+fn all_errors_of_a_file_are_told_at_once_in_the_order_of_their_places() {
+    let report = check(
+        "[agent]\ninterfaces = [\"eth0\"]\nmode = \"x\"\nmax_sources = \"a\"\nfoo = 1\n\
+         [[limit]]\nname = \"a\"\nrate = \"0/s\"\nburst = 0\nprotocol = \"icmp\"\nports = [0]\n\
+         [[limit]]\nname = \"a\"\nrate = \"10MB/s\"\nipv4_prefix = 99\n[group]\n",
+    )
+    .unwrap_err();
+    let lines: Vec<usize> = report.errors.iter().map(|error| error.line).collect();
+    assert_eq!(lines, [3, 4, 5, 8, 9, 11, 11, 14, 15, 16]);
+    let text = report.to_string();
+    assert!(text.contains("limits.toml:3:8") && text.contains("10 errors; nothing was changed"), "{text}");
+}
+
+#[test]
+fn what_is_probably_not_meant_is_a_warning() {
+    for (text, message) in [
+        ("[agent]\nallow_empty = true\nnever_limit = [\"0.0.0.0/0\"]".to_owned(), "nothing will be limited"),
+        ("[agent]\nallow_empty = true\nnever_limit = [\"::/0\"]".to_owned(), "nothing will be limited"),
+        (
+            "[agent]\nallow_empty = true\nnever_limit = [\"10.0.0.0/8\"]\n[[class]]\nname = \"a\"\nsources = [\"10.1.0.0/16\"]".to_owned(),
+            "class \"a\" has no effect",
+        ),
+        (limit("rate = \"1000000/s\"\nburst = 1"), "less than"),
+        (
+            limit("rate = \"1/s\"\naction = \"observe\"").replace("[[limit]]", "mode = \"observe\"\n[[limit]]"),
+            "the agent's mode is observe",
+        ),
+    ] {
+        let loaded = check(&text).unwrap_or_else(|report| panic!("{text}: {report}"));
+        assert!(
+            loaded.warnings.iter().any(|warning| warning.message.contains(message)),
+            "{text}: {:?}",
+            loaded.warnings
+        );
+    }
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let config = check(&limit("rate = \"10/5s\"\ntiers = [\"60/h\"]")).unwrap().config;
+    let limit = &config.limits[0];
+    assert_eq!((limit.rates.burst, limit.rates.tiers[0].burst), (10, 60));
+    assert_eq!((limit.ipv4_prefix, limit.ipv6_prefix), (32, 64));
+    assert_eq!((limit.unit, limit.rates.algorithm, limit.key), (Unit::Packets, Algorithm::TokenBucket, Key::Source));
+    assert_eq!((limit.protocol, limit.action, limit.throttle), (ProtocolFilter::Any, Action::Drop, Throttle::Hard));
+    assert_eq!(limit.on_full, OnFull::Share);
+    assert_eq!(
+        (config.agent.mode, config.agent.on_exit, config.agent.max_sources),
+        (Mode::Enforce, OnExit::Keep, None)
+    );
+    assert_eq!(config.agent.control, Path::new("/run/weir/control.sock"));
+}
+
+#[test]
+fn ports_are_ranges_that_do_not_overlap() {
+    let config = check(&limit("rate = \"1/s\"\nports = [443, \"8000-8100\", \"8050-8200\", 8201]")).unwrap().config;
+    assert_eq!(config.limits[0].ports, Some(PortSet::new(vec![(443, 443), (8000, 8201)])));
+    for (ports, expected) in [("22", 22), ("\"SSH\"", 22), ("[\"https\"]", 443)] {
+        let config = check(&limit(&format!("rate = \"1/s\"\nprotocol = \"TCP\"\nports = {ports}"))).unwrap().config;
+        assert_eq!(config.limits[0].ports, Some(PortSet::new(vec![(expected, expected)])), "{ports}");
+        assert_eq!(config.limits[0].protocol, ProtocolFilter::Tcp);
+    }
+}
+
+#[test]
+fn the_default_burst_of_bytes_is_a_quarter_of_a_second_whatever_the_unit() {
+    for (rate, burst) in [
+        ("20MB/s", 5_000_000),
+        ("160Mbit/s", 5_000_000),
+        ("1200MB/min", 5_000_000),
+        ("12345Mbit/s", 385_781_250),
+        ("20Mbit/s", 625_000),
+        ("1GB/day", 256 << 10),
+    ] {
+        let config = check(&limit(&format!("unit = \"bytes\"\nrate = {rate:?}\ntiers = [\"2GB/h\"]"))).unwrap().config;
+        assert_eq!(
+            (config.limits[0].rates.burst, config.limits[0].rates.tiers[0].burst),
+            (burst, 2_000_000_000),
+            "{rate}"
+        );
+    }
+}
+
+#[test]
+fn every_config_that_is_shipped_is_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_string_lossy().starts_with("limits.") {
+            let loaded = load(&path).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(loaded.warnings, [], "{}", path.display());
+            count += 1;
+        }
+    }
+    assert!(count >= 3, "only {count} configs are shipped");
+}
+
+#[test]
+fn an_ssh_session_that_could_be_throttled_is_warned_of() {
+    let client: Option<IpAddr> = Some([192, 0, 2, 7].into());
+    let warns = |text: &str| ssh_warning(&check(text).unwrap().config, client).is_some();
+    let base = limit("rate = \"1/s\"");
+    assert!(warns(&base));
+    assert!(warns(&limit("rate = \"1/s\"\nports = [22]")));
+    assert!(!warns(&limit("rate = \"1/s\"\nports = [80]")));
+    assert!(!warns(&limit("rate = \"1/s\"\nprotocol = \"udp\"")));
+    assert!(!warns(&base.replace("[[limit]]", "never_limit = [\"192.0.2.0/24\"]\n[[limit]]")));
+    assert!(!warns(&base.replace("[[limit]]", "mode = \"observe\"\n[[limit]]")));
+    assert!(!warns(&format!("{base}[[class]]\nname = \"us\"\nsources = [\"192.0.2.7\"]\nunlimited = true\n")));
+    assert_eq!(ssh_warning(&check(&base).unwrap().config, None), None);
+}
+
+#[test]
+fn multipliers_are_exact() {
+    let rate = Rate { count: 10, per_nanoseconds: 1_000_000_000 };
+    let times = |factor: f64| Multiplier::new(factor).unwrap();
+    assert_eq!(times(2.5).rate(rate), Rate { count: 1, per_nanoseconds: 40_000_000 });
+    assert_eq!((times(2.5).units(10), times(0.3).units(10), times(0.01).units(10)), (25, 3, 0));
+    assert_eq!((Multiplier::new(0.0), Multiplier::new(-1.0), Multiplier::new(f64::NAN)), (None, None, None));
+}
+
+proptest! {
+    /// The parser neither panics nor hangs on any text.
+    #[test]
+    fn no_text_is_too_much(text in "(?s).{0,300}") {
+        let _ = check(&text);
+    }
+
+    /// The same for one change anywhere in the example.
+    #[test]
+    fn no_change_of_the_example_is_too_much(at in 0usize..2_000, what in prop_oneof![Just(""), Just("\""), Just("]"), Just("0"), Just("\n"), Just("= [")], length in 0usize..20) {
+        let mut text = include_str!("../../../config/limits.example.toml").to_owned();
+        let boundary = |mut at: usize| { while !text.is_char_boundary(at) { at -= 1; } at };
+        let start = boundary(at.min(text.len()));
+        let end = boundary((start + length).min(text.len()));
+        text.replace_range(start..end.max(start), what);
+        let _ = check(&text);
+    }
+}

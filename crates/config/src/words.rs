@@ -1,0 +1,152 @@
+//! Enums of the words that a config may contain.
+
+use std::fmt;
+
+/// Defines an enum with its words, for parsing, listing and printing.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$variant_doc])* $variant),+ }
+
+        impl $name {
+            /// All words, in order.
+            pub const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant)),+];
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+    };
+}
+
+words!(
+    /// The hook for ingress limits.
+    Attach {
+        /// Native XDP, else TC.
+        Auto = "auto",
+        /// Native XDP or not at all.
+        Native = "native",
+        /// Generic XDP.
+        Generic = "generic",
+        Tc = "tc",
+    }
+);
+words!(
+    /// Whether limits are enforced.
+    Mode {
+        /// Limits are enforced.
+        Enforce = "enforce",
+        /// Packets that would be refused are only counted.
+        Observe = "observe",
+    }
+);
+words!(
+    /// What happens to the limits when the agent ends.
+    OnExit {
+        /// Limits stay in effect.
+        Keep = "keep",
+        /// Limits are detached.
+        Detach = "detach",
+    }
+);
+words!(
+    /// Kinds of exempt addresses that the agent detects.
+    Shield {
+        /// The address of the SSH session from which the agent was started or commanded.
+        Ssh = "ssh",
+        /// The default gateways.
+        Gateways = "gateways",
+        /// The cluster's store.
+        Store = "store",
+    }
+);
+words!(
+    /// The protocols of a limit.
+    ProtocolFilter {
+        Any = "any",
+        Tcp = "tcp",
+        Udp = "udp",
+        /// ICMP and ICMPv6.
+        Icmp = "icmp",
+    }
+);
+words!(
+    /// The limit on a host whose leases have expired while the store is unavailable.
+    WhenStoreIsDown {
+        /// The limit divided by the number of hosts last known.
+        Share = "share",
+        /// The whole limit.
+        Local = "local",
+        /// Nothing is refused.
+        Open = "open",
+        /// Everything is refused.
+        Closed = "closed",
+    }
+);
+words!(
+    /// How the hosts of a cluster share a limit.
+    ClusterMode {
+        /// Each host enforces a share of the limit.
+        Shares = "shares",
+        /// Each host enforces the whole limit, and hosts exchange the consumption of their busy keys.
+        Keys = "keys",
+    }
+);
+words!(
+    /// The key of a limit.
+    Key {
+        /// The remote address.
+        Source = "source",
+        /// The remote address and the local port.
+        SourcePort = "source-port",
+        /// The class of the remote address.
+        Class = "class",
+        Interface = "interface",
+    }
+);
+words!(
+    /// The unit of a limit.
+    Unit {
+        Packets = "packets",
+        /// Bytes of whole frames.
+        Bytes = "bytes",
+        /// TCP connections: SYN without ACK.
+        Connections = "connections",
+        /// HTTP/1.x request heads and DNS queries.
+        Requests = "requests",
+    }
+);
+words!(
+    /// What happens to a new key while the table is full of busier ones.
+    OnFull {
+        /// Its packets pass.
+        Pass = "pass",
+        /// Its packets are refused.
+        Throttle = "throttle",
+        /// All new keys share one bucket.
+        Share = "share",
+    }
+);
+
+impl Key {
+    /// Whether the key contains an address.
+    #[must_use]
+    pub const fn has_address(self) -> bool {
+        matches!(self, Self::Source | Self::SourcePort)
+    }
+
+    /// Whether the key contains a port.
+    #[must_use]
+    pub const fn has_port(self) -> bool {
+        matches!(self, Self::SourcePort)
+    }
+
+    /// Whether an address alone determines the key.
+    #[must_use]
+    pub const fn is_of_one_address(self) -> bool {
+        matches!(self, Self::Source | Self::Class)
+    }
+}

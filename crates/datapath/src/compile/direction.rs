@@ -1,0 +1,163 @@
+//! Compiles the limits of one direction.
+
+use common::essential::{Essential, PacketBucket};
+use common::packet::{Depth, Direction, Kind, Protocol};
+use common::rule::{Rule, RuleSpan};
+use common::scope::SpansBy;
+use common::settings::{Mark, PortSpans, SPANS, Settings, span_index};
+use common::time::TickScale;
+use config::policy::{Action, Attach, Config, Key, Limit, Mode, Unit};
+
+use super::error::CompileError;
+use super::image::Image;
+use super::layout::Layout;
+use super::spans::{Limits, PairSpans, PortKinds};
+use super::table::TableSpec;
+use super::{groups, prefixes, rules, scopes, spans};
+
+/// Compiles the limits of one direction. Both directions share the table, clock and groups.
+///
+/// # Errors
+///
+/// When the policy exceeds what the kernel program supports.
+pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileError> {
+    compile_after(config, direction, &Layout::default())
+}
+
+pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Result<Image, CompileError> {
+    let limits: Vec<(usize, &Limit)> = config.limits.iter().enumerate().collect();
+    let own: Vec<&Limit> = config.limits.iter().filter(|limit| limit.direction == direction).collect();
+    let scale =
+        TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
+    let multipliers = prefixes::Multipliers::of(config);
+    let mut scopes = scopes::Scopes::of(config, direction)?;
+    let prefixes = multipliers.tree(config, &mut scopes)?;
+    let mut groups = groups::assign(&limits)?;
+    groups.renumber(&before.numbers(&limits, &groups));
+    let layout = Layout::of(&limits, &config.classes, &groups, scale);
+
+    let mut rows = spans::Rows::new(&limits, &groups, scale, config.agent.mode);
+    let kinds = spans::PortKinds::of(&limits, direction);
+    let scoping = scopes.scoping(kinds.count() + 1)?;
+    let mut pairs = Vec::new();
+    for pair in scopes.pairs() {
+        let applies = |limit: usize| scopes.applies(limit, pair);
+        pairs.push(Limits { all: &limits, direction, applies: &applies }.spans(&kinds, &mut rows)?);
+    }
+    let by_pair = scopes.are_in_use();
+    let (spans, ports) = match pairs.as_slice() {
+        [only] if !by_pair => {
+            let mut elsewhere = PortSpans::default();
+            elsewhere.packed.iter_mut().zip(&only.elsewhere).for_each(|(at, span)| *at = PortSpans::pack(*span));
+            (only.elsewhere, kinds.rows(elsewhere, |kind| only.of_ports[kind]))
+        }
+        _ => {
+            let row = |kind: usize| PortSpans { packed: [kind as u32 + 1, 0, 0, 0, 0, 0] };
+            ([RuleSpan::default(); SPANS], kinds.rows(PortSpans::default(), row))
+        }
+    };
+    let (rules_of_one, catalogue, most_rules) = rows.finish()?;
+    let rules_per_grade = rules_of_one.len() as u32;
+    let rules: Vec<Rule> = multipliers
+        .multipliers()
+        .flat_map(|multiplier| rules_of_one.iter().map(move |source| (source, multiplier)))
+        .map(|(source, multiplier)| source.rule(multiplier, scale))
+        .collect();
+
+    let table_spec = TableSpec::of(&groups);
+    let max_sources = table_spec.sources(config.agent.max_sources)?;
+    let shape = table_spec.shape(max_sources);
+    let in_use = |is: fn(Action) -> bool| {
+        u32::from(config.agent.mode == Mode::Enforce && own.iter().any(|limit| is(limit.action)))
+    };
+    let settings = Settings {
+        shape,
+        scale,
+        groups: layout.fingerprint(),
+        ring_words: groups.ring_words,
+        most_rules,
+        rules_per_grade,
+        depth: depth(&own) as u32,
+        spans_by: match (by_pair, ports.is_empty()) {
+            (true, _) => SpansBy::Scope,
+            (false, false) => SpansBy::Port,
+            (false, true) => SpansBy::Protocol,
+        } as u32,
+        prefixes_in_use: u32::from(multipliers.are_needed(config) || scopes.have_sources()),
+        algorithms: rules.iter().fold(0, |bits, rule| bits | 1 << rule.algorithm),
+        elastic_in_use: u32::from(own.iter().any(|limit| limit.throttle.is_elastic())),
+        interfaces_in_use: u32::from(own.iter().any(|limit| limit.key == Key::Interface)),
+        bytes_in_use: u32::from(own.iter().any(|limit| limit.unit == Unit::Bytes)),
+        observe: u32::from(config.agent.mode == Mode::Observe),
+        is_egress: u32::from(direction == Direction::Egress),
+        is_generic: u32::from(direction == Direction::Ingress && config.agent.attach == Attach::Generic),
+        reject_in_use: in_use(|action| action == Action::Reject),
+        mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
+        shape_in_use: in_use(|action| action == Action::Shape),
+        refuse_hidden: u32::from(pairs.iter().any(|pair| pair.refuses_hidden)),
+        essential_limited: pairs.iter().fold(u32::MAX, |bits, pair| bits & essential_limited(pair, &kinds)),
+        scoping,
+        answers: PacketBucket::of_replies(scale),
+        essential: PacketBucket::of_essential(scale),
+        not_ip: PacketBucket::of_not_ip(scale),
+        prefixes: prefixes.roots,
+        spans,
+        ..Settings::NONE
+    };
+    let groups = groups.describe(&limits, scale);
+    let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
+    Ok(Image {
+        settings,
+        max_sources,
+        rules,
+        marks,
+        ports,
+        scopes: if by_pair { scopes::rows(&pairs) } else { Vec::new() },
+        interfaces: scopes.interfaces().clone(),
+        limits_of_sources: scopes.limits_of_sources(),
+        prefixes: prefixes.lines,
+        catalogue,
+        groups,
+        layout,
+    })
+}
+
+/// A bit for each kind of essential traffic whose packets are all under a limit. DHCP's four ports have separate rows.
+fn essential_limited(spans: &PairSpans, kinds: &PortKinds) -> u32 {
+    let table = &spans.elsewhere;
+    let udp = span_index(Protocol::Udp, Kind::Plain);
+    let is_limited = |port: &u16| match kinds.of_port(*port) {
+        Some(kind) => PortSpans::unpack(spans.of_ports[kind].packed[udp]).count > 0,
+        None => table[udp].count > 0,
+    };
+    let dhcp = [67, 68, 546, 547].iter().all(is_limited);
+    let neighbour_discovery = table[span_index(Protocol::Icmp, Kind::Plain)].count > 0;
+    u32::from(dhcp) << Essential::Dhcp as u32 | u32::from(neighbour_discovery) << Essential::NeighbourDiscovery as u32
+}
+
+/// The values that a limit with `action = "mark"` sets.
+fn mark(limit: &Limit) -> Mark {
+    match limit.action {
+        Action::Mark(how) => Mark {
+            mark: how.mark.unwrap_or(0),
+            sets_mark: u32::from(how.mark.is_some()),
+            dscp: how.dscp.map_or(Mark::SAME_DSCP, u32::from),
+        },
+        _ => Mark { mark: 0, sets_mark: 0, dscp: Mark::SAME_DSCP },
+    }
+}
+
+/// The deepest header that any limit requires.
+fn depth(limits: &[&Limit]) -> Depth {
+    let needs = |limit: &Limit| match limit.unit {
+        Unit::Requests => Depth::Requests,
+        Unit::Connections => Depth::Ports,
+        Unit::Packets | Unit::Bytes
+            if limit.ports.is_some() || limit.key.has_port() || limit.action == Action::Reject =>
+        {
+            Depth::Ports
+        }
+        Unit::Packets | Unit::Bytes => Depth::Addresses,
+    };
+    limits.iter().map(|limit| needs(limit)).max().unwrap_or(Depth::Addresses)
+}

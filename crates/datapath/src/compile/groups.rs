@@ -1,0 +1,196 @@
+//! Assigns limits to slots of the table of sources: limits of a group share a slot.
+
+use std::collections::{BTreeMap, HashMap};
+
+use common::limiter::Moves;
+use common::rule::{Enforcement, Rule};
+use common::time::TickScale;
+use config::policy::{Direction, Key, Limit, Mode, Multiplier, Unit};
+
+use super::error::CompileError;
+use super::group::Group;
+use super::rules::{self, RuleSource};
+
+/// Words of state in the widest slot.
+const WIDEST: u32 = 7;
+
+/// Limits on connections and requests have a separate slot if their states live this many times as long as those of
+/// limits on packets. Groups whose states live this many times as long as others' leave some slots to these.
+const MUCH_LONGER: u128 = 16;
+
+/// The group of a limit, and the places of its states in a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub group: u16,
+    /// How the kernel program may move states of its group.
+    pub moves: Moves,
+    /// Whether its group leaves some slots to groups whose states decay sooner.
+    pub is_slow: bool,
+    /// The first word of each of its rules.
+    pub positions: Vec<u8>,
+    /// The first ring word of each; unused without a log.
+    pub rings: Vec<u16>,
+}
+
+/// The places of all limits, in the order of the limits.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
+    pub places: Vec<Place>,
+    /// The most words of state of any group.
+    pub widest: u32,
+    /// The most ring words of any group.
+    pub ring_words: u32,
+    count: u16,
+}
+
+/// Direction, key and prefix lengths: limits that agree in them have the same keys.
+type KeySpec = (Direction, Key, u8, u8);
+
+/// Groups limits with the same key: all of them if they fit into one slot, else those on the same packets, as many as
+/// fit. Limits on connections and requests whose states live [`MUCH_LONGER`] are separate: otherwise every source with
+/// a connection would occupy a slot of the limits on packets.
+pub fn assign(limits: &[(usize, &Limit)]) -> Result<Groups, CompileError> {
+    let mut by_key: BTreeMap<KeySpec, Vec<usize>> = BTreeMap::new();
+    for (nth, (_, limit)) in limits.iter().enumerate() {
+        let needed = needed(limit);
+        if needed > WIDEST {
+            return Err(CompileError::TooWide { limit: limit.name.clone(), words: needed });
+        }
+        let prefixes = if limit.key.has_address() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
+        by_key.entry((limit.direction, limit.key, prefixes.0, prefixes.1)).or_default().push(nth);
+    }
+    let empty = Place { group: 0, moves: Moves::Anywhere, is_slow: false, positions: Vec::new(), rings: Vec::new() };
+    let mut groups = Groups { places: vec![empty; limits.len()], ..Groups::default() };
+    for members in by_key.into_values().flat_map(|members| by_life(limits, members)) {
+        if members.iter().map(|nth| needed(limits[*nth].1)).sum::<u32>() <= WIDEST {
+            groups.add(limits, &members);
+            continue;
+        }
+        let mut by_packets: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for nth in members {
+            let limit = limits[nth].1;
+            by_packets.entry((limit.protocol, limit.ports.clone(), limit.unit)).or_default().push(nth);
+        }
+        for members in by_packets.into_values() {
+            let mut fitting = Vec::new();
+            for nth in members {
+                let words: u32 = fitting.iter().chain([&nth]).map(|nth: &usize| needed(limits[*nth].1)).sum();
+                if words > WIDEST {
+                    groups.add(limits, &fitting);
+                    fitting.clear();
+                }
+                fitting.push(nth);
+            }
+            groups.add(limits, &fitting);
+        }
+    }
+    groups.place_refusals();
+    groups.note_when_full(limits);
+    Ok(groups)
+}
+
+/// Splits the limits of one key in two if some live [`MUCH_LONGER`].
+fn by_life(limits: &[(usize, &Limit)], members: Vec<usize>) -> Vec<Vec<usize>> {
+    let is_rare = |nth: &usize| matches!(limits[*nth].1.unit, Unit::Connections | Unit::Requests);
+    let (rare, frequent): (Vec<usize>, Vec<usize>) = members.iter().partition(|nth| is_rare(nth));
+    let longest = |part: &[usize]| part.iter().map(|nth| rules::longest_life(limits[*nth].1)).max();
+    match (longest(&frequent), longest(&rare)) {
+        (Some(short), Some(long)) if long >= short.saturating_mul(MUCH_LONGER) => vec![frequent, rare],
+        _ => vec![members],
+    }
+}
+
+/// Words of state that all rules of a limit take.
+fn needed(limit: &Limit) -> u32 {
+    rules::parts(limit, Mode::Enforce).len() as u32 * rules::words(limit)
+}
+
+impl Groups {
+    fn add(&mut self, limits: &[(usize, &Limit)], members: &[usize]) {
+        let (mut position, mut ring) = (1u32, 0u32);
+        for nth in members {
+            let limit = limits[*nth].1;
+            let place = &mut self.places[*nth];
+            place.group = self.count;
+            for (rate, _, _) in rules::parts(limit, Mode::Enforce) {
+                place.positions.push(position as u8);
+                place.rings.push(ring as u16);
+                position += rules::words(limit);
+                ring += limit.rates.algorithm.ring_words(rate.count) as u32;
+            }
+        }
+        self.widest = self.widest.max(position - 1);
+        self.ring_words = self.ring_words.max(ring);
+        self.count += 1;
+    }
+
+    /// Reserves the first ring word of each slot for refusal counts, where slots have several states.
+    fn place_refusals(&mut self) {
+        if self.slot_words() > 2 {
+            self.ring_words += 1;
+            self.places.iter_mut().flat_map(|place| &mut place.rings).for_each(|ring| *ring += 1);
+        }
+    }
+
+    /// Words of a slot: the head, and the states of the widest group.
+    pub const fn slot_words(&self) -> u32 {
+        match self.widest + 1 {
+            0..=2 => 2,
+            3 | 4 => 4,
+            _ => 8,
+        }
+    }
+
+    fn note_when_full(&mut self, limits: &[(usize, &Limit)]) {
+        let mut groups: BTreeMap<u16, (Moves, u128)> = BTreeMap::new();
+        for (place, (_, limit)) in self.places.iter().zip(limits) {
+            let (all, life) = groups.entry(place.group).or_insert((Moves::Anywhere, 0));
+            *all = limit.rates.algorithm.moves().max(*all);
+            *life = rules::longest_life(limit).max(*life);
+        }
+        let shortest = groups.values().map(|(_, life)| *life).min().unwrap_or(0);
+        for place in &mut self.places {
+            if let Some((moves, life)) = groups.get(&place.group) {
+                place.moves = *moves;
+                place.is_slow = *life >= shortest.saturating_mul(MUCH_LONGER) && *life > shortest;
+            }
+        }
+    }
+
+    /// The highest group number in use, plus one.
+    pub fn numbers(&self) -> u32 {
+        u32::from(self.count).max(1)
+    }
+
+    /// Replaces group numbers by those in `numbers`.
+    pub fn renumber(&mut self, numbers: &HashMap<u16, u16>) {
+        for place in &mut self.places {
+            place.group = numbers.get(&place.group).copied().unwrap_or(place.group);
+        }
+        self.count = self.places.iter().map(|place| place.group + 1).max().unwrap_or(0);
+    }
+
+    /// The groups, for readers of the table.
+    pub fn describe(&self, limits: &[(usize, &Limit)], scale: TickScale) -> Vec<Group> {
+        let mut described: Vec<Group> =
+            (0..self.count).map(|group| Group { key: Rule { group, ..Rule::EMPTY }, states: Vec::new() }).collect();
+        for (place, (index, limit)) in self.places.iter().zip(limits) {
+            let group = &mut described[usize::from(place.group)];
+            let parts = rules::parts(limit, Mode::Enforce);
+            for (((rate, burst, _), position), ring) in parts.into_iter().zip(&place.positions).zip(&place.rings) {
+                let frame = Rule {
+                    group: place.group,
+                    position: *position,
+                    ring: *ring,
+                    ..rules::frame(limit, Enforcement::Enforce)
+                };
+                let frame = frame.when_full(rules::on_full(limit), place.moves, place.is_slow);
+                let source = RuleSource { algorithm: limit.rates.algorithm, unit: limit.unit, rate, burst, frame };
+                let rule = source.rule(Multiplier::ONE, scale);
+                group.key = rule;
+                group.states.push((*index, rule));
+            }
+        }
+        described
+    }
+}

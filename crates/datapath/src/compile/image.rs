@@ -1,0 +1,72 @@
+//! The contents of the kernel's maps for one direction, and the catalogue that maps rows back to limits.
+
+use std::collections::BTreeSet;
+
+use common::counters::BYPASS_ROWS;
+use common::packet::Address;
+use common::prefix::{Line, PrefixEntry};
+use common::rule::Rule;
+use common::scope::ScopeSpans;
+use common::settings::{Mark, PortSpans, Settings};
+
+use super::catalogue::CountedRule;
+use super::group::Group;
+use super::layout::Layout;
+use super::scopes::InterfaceNumbers;
+
+/// The constants and map contents of a program, except for its seed.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The constants; the datapath adds the seed and the kernel's features.
+    pub settings: Settings,
+    /// The table's capacity in sources.
+    pub max_sources: u32,
+    /// Rows of rules, for each multiplier in turn.
+    pub rules: Vec<Rule>,
+    /// The mark of each rule, for the rows of one multiplier.
+    pub marks: Vec<Mark>,
+    /// A row for every port; empty if no limit has ports.
+    pub ports: Vec<PortSpans>,
+    /// The spans of each pair of sources and interfaces; empty if no limit has sources or interfaces.
+    pub scopes: Vec<ScopeSpans>,
+    /// The interface numbers in these rows.
+    pub interfaces: InterfaceNumbers,
+    /// For each source number, the limits that apply on some interface, as indices into the config.
+    pub limits_of_sources: Vec<BTreeSet<usize>>,
+    /// The search trees over prefixes of classes, of limits' sources and of exempt addresses. The settings have the
+    /// roots.
+    pub prefixes: Vec<Line>,
+    /// The rule of each row of counters from [`BYPASS_ROWS`] on.
+    pub catalogue: Vec<CountedRule>,
+    /// The groups of keys, by number.
+    pub groups: Vec<Group>,
+    /// The layout of the table's slots.
+    pub layout: Layout,
+}
+
+impl Image {
+    /// The entry of the longest prefix that contains an address.
+    #[must_use]
+    pub fn entry(&self, address: Address) -> PrefixEntry {
+        self.settings.prefixes.look_up(self.prefixes.as_slice(), address)
+    }
+
+    /// The first row of rules for the multiplier of an entry.
+    #[must_use]
+    pub fn rules_of(&self, entry: PrefixEntry) -> u32 {
+        self.settings.scoping.multiplier(entry.grade()) * self.settings.rules_per_grade
+    }
+
+    /// Whether a limit applies to sources with this entry, on some interface.
+    #[must_use]
+    pub fn applies(&self, limit: usize, entry: PrefixEntry) -> bool {
+        let number = self.settings.scoping.source(entry.grade());
+        self.limits_of_sources.get(number as usize).is_some_and(|limits| limits.contains(&limit))
+    }
+
+    /// The number of rows of counters.
+    #[must_use]
+    pub fn counters(&self) -> u32 {
+        BYPASS_ROWS + self.catalogue.len() as u32
+    }
+}

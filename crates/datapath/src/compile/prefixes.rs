@@ -1,0 +1,152 @@
+//! Classes, exempt addresses and limits' sources as one set of prefixes; the longest match decides.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use common::prefix::build::{Prefix, PrefixTree, build};
+use common::prefix::{MAX_CLASSES, PrefixEntry};
+use config::PrefixKey;
+use config::policy::{Config, Multiplier, Service};
+
+use super::error::CompileError;
+use super::scopes::{Scopes, bits};
+
+/// The distinct multipliers of a policy; the first is 1, that of the default class.
+pub struct Multipliers(Vec<Multiplier>);
+
+impl Multipliers {
+    pub fn of(config: &Config) -> Self {
+        let mut multipliers = vec![Multiplier::ONE];
+        for class in &config.classes {
+            if let Service::Multiplier(multiplier) = class.service
+                && !multipliers.contains(&multiplier)
+            {
+                multipliers.push(multiplier);
+            }
+        }
+        Self(multipliers)
+    }
+
+    pub fn multipliers(&self) -> impl Iterator<Item = Multiplier> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub fn are_needed(&self, config: &Config) -> bool {
+        !config.classes.is_empty() || !config.agent.never_limit.is_empty()
+    }
+
+    /// The search tree over all prefixes.
+    ///
+    /// # Errors
+    ///
+    /// When there are more classes, or multipliers and sets of sources, than an entry can number.
+    pub fn tree(&self, config: &Config, scopes: &mut Scopes) -> Result<PrefixTree, CompileError> {
+        if config.classes.len() > MAX_CLASSES as usize {
+            return Err(CompileError::TooManyClasses { classes: config.classes.len() });
+        }
+        let prefix = |key: PrefixKey| Prefix { address: u128::from_be_bytes(key.address), length: key.length };
+        let entries = self.scoped(self.entries(config), scopes)?;
+        let entries: Vec<_> = entries.into_iter().map(|(key, entry)| (prefix(key), entry)).collect();
+        Ok(build(&entries))
+    }
+
+    /// The entries with their source numbers, and entries for the prefixes in limits' sources.
+    fn scoped(
+        &self,
+        entries: Vec<(PrefixKey, PrefixEntry)>,
+        scopes: &mut Scopes,
+    ) -> Result<Vec<(PrefixKey, PrefixEntry)>, CompileError> {
+        if !scopes.have_sources() {
+            return Ok(entries);
+        }
+        let known: HashMap<PrefixKey, PrefixEntry> = entries.into_iter().collect();
+        let known_lengths = lengths(known.keys());
+        // IPv6 prefixes in a list contain no IPv4 address, whatever their length.
+        let all: BTreeSet<PrefixKey> =
+            known.keys().copied().chain(scopes.prefixes()).chain([PrefixKey::IPV4]).collect();
+        let numbered: Vec<(PrefixKey, u32)> = all.into_iter().map(|key| (key, scopes.number_of(&key))).collect();
+        let source_bits = bits(scopes.source_numbers());
+        if source_bits + bits(self.0.len() as u32) > bits(MAX_CLASSES + 1) {
+            let (sources, multipliers) = (scopes.source_numbers(), self.0.len());
+            return Err(CompileError::TooManySources { sources, multipliers });
+        }
+        let entry = |(key, number): (PrefixKey, u32)| {
+            let around = known_lengths.range(..=key.length).rev();
+            let around = around.filter_map(|length| known.get(&key.cut(*length))).next().copied().unwrap_or_default();
+            (key, around.with_grade(around.grade() << source_bits | number))
+        };
+        Ok(numbered.into_iter().map(entry).collect())
+    }
+
+    /// The entry of each prefix. A class's prefix inside an exempt one has the class, and is exempt.
+    fn entries(&self, config: &Config) -> Vec<(PrefixKey, PrefixEntry)> {
+        let mut of_classes = HashMap::new();
+        for (nth, class) in config.classes.iter().enumerate() {
+            let number = nth as u32 + 1;
+            let entry = match class.service {
+                Service::Unlimited => PrefixEntry::new(number, 0).with(PrefixEntry::UNLIMITED),
+                Service::Multiplier(multiplier) => {
+                    let index = self.0.iter().position(|known| *known == multiplier).unwrap_or(0);
+                    PrefixEntry::new(number, index as u32)
+                }
+            };
+            for prefix in &class.sources {
+                of_classes.insert(PrefixKey::from(prefix), entry);
+            }
+        }
+        let never: HashSet<PrefixKey> = config.agent.never_limit.iter().map(PrefixKey::from).collect();
+        let class_lengths = lengths(of_classes.keys());
+        let never_lengths = lengths(never.iter());
+        // The class of an exempt prefix is that of the longest class prefix that contains it.
+        let around = |prefix: &PrefixKey| {
+            let outer =
+                class_lengths.range(..=prefix.length).rev().find_map(|length| of_classes.get(&prefix.cut(*length)));
+            (*prefix, outer.copied().unwrap_or_default())
+        };
+        let mut entries: Vec<_> = of_classes.iter().map(|(prefix, entry)| (*prefix, *entry)).collect();
+        entries.extend(never.iter().filter(|prefix| !of_classes.contains_key(prefix)).map(around));
+        for (prefix, entry) in &mut entries {
+            if never_lengths.range(..=prefix.length).any(|length| never.contains(&prefix.cut(*length))) {
+                *entry = entry.with(PrefixEntry::NEVER_LIMIT);
+            }
+        }
+        entries
+    }
+}
+
+/// The distinct lengths.
+fn lengths<'p>(prefixes: impl Iterator<Item = &'p PrefixKey>) -> BTreeSet<u32> {
+    prefixes.map(|prefix| prefix.length).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use common::packet::Direction;
+
+    use super::*;
+    use crate::compile::compile;
+
+    #[test]
+    fn more_classes_than_an_entry_tells_apart_are_refused() {
+        for classes in [MAX_CLASSES, MAX_CLASSES + 1] {
+            let mut text = "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"a\"\nrate = \"1/s\"\n".to_owned();
+            for class in 0..classes {
+                let source = std::net::Ipv4Addr::from(0x0a00_0000 + class);
+                let _ = write!(text, "[[class]]\nname = \"c{class}\"\nmultiplier = 2\nsources = [\"{source}\"]\n");
+            }
+            let config =
+                config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config;
+            let compiled = compile(&config, Direction::Ingress);
+            if classes > MAX_CLASSES {
+                assert_eq!(compiled.unwrap_err(), CompileError::TooManyClasses { classes: classes as usize });
+                continue;
+            }
+            let image = compiled.unwrap();
+            let source = (0x0a00_0000 + classes - 1).to_be_bytes();
+            let source = common::packet::Address::from_ipv4(source);
+            assert_eq!(image.settings.prefixes.look_up(image.prefixes.as_slice(), source).class(), classes);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Spans: the rules that apply to a packet, side by side. Each set of limits is laid out once.
+
+use std::collections::{BTreeMap, HashMap};
+
+use common::packet::{Direction, Kind, Protocol};
+use common::rule::{Enforcement, MAX_RULES, Rule, RuleSpan};
+use common::settings::{HIDDEN_SPAN, PortSpans, SPANS, span_index};
+use common::time::TickScale;
+use config::policy::{Limit, Mode, Multiplier, ProtocolFilter, Unit};
+
+use super::catalogue::{CountedRule, counter_row};
+use super::error::CompileError;
+use super::groups::Groups;
+use super::rules::{self, RuleSource};
+
+/// The limits of a direction that apply to a pair of sources and interfaces.
+#[derive(Clone, Copy)]
+pub struct Limits<'a> {
+    pub all: &'a [(usize, &'a Limit)],
+    pub direction: Direction,
+    pub applies: &'a dyn Fn(usize) -> bool,
+}
+
+/// The spans of a pair of sources and interfaces.
+pub struct PairSpans {
+    /// For ports that no limit names, by [`span_index`].
+    pub elsewhere: [RuleSpan; SPANS],
+    /// For each set of ports that the same limits name.
+    pub of_ports: Vec<PortSpans>,
+    /// Whether no span has room for all limits that may apply to a packet with a hidden protocol.
+    pub refuses_hidden: bool,
+}
+
+impl Limits<'_> {
+    fn own(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.all.len()).filter(|nth| self.all[*nth].1.direction == self.direction && (self.applies)(*nth))
+    }
+
+    /// The limits without ports that apply to packets of this protocol and kind.
+    fn applying(&self, protocol: Protocol, kind: Kind) -> Vec<usize> {
+        self.own().filter(|nth| self.all[*nth].1.ports.is_none() && matches(self.all[*nth].1, protocol, kind)).collect()
+    }
+
+    /// The limits for a packet with hidden protocol and ports: all of them. `None` if they have too many rules for one
+    /// packet, or a key with the port.
+    fn hidden(&self, mode: Mode) -> Option<Vec<usize>> {
+        let rules: usize = self.own().map(|nth| rules::parts(self.all[nth].1, mode).len()).sum();
+        let needs_port = self.own().any(|nth| self.all[nth].1.key.has_port());
+        (rules <= MAX_RULES as usize && !needs_port).then(|| self.own().collect())
+    }
+
+    /// Lays out all spans.
+    pub fn spans(&self, kinds: &PortKinds, rows: &mut Rows<'_>) -> Result<PairSpans, CompileError> {
+        let mut elsewhere = [RuleSpan::default(); SPANS];
+        let mut without: [Vec<usize>; SPANS] = Default::default();
+        for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Icmp, Protocol::Other] {
+            for kind in KINDS {
+                let (index, applying) = (span_index(protocol, kind), self.applying(protocol, kind));
+                elsewhere[index] = rows.span(&applying, || packets(protocol, kind))?;
+                without[index] = applying;
+            }
+        }
+        let mut of_ports = Vec::new();
+        for (named, port) in &kinds.kinds {
+            let mut spans = PortSpans::default();
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                for kind in KINDS {
+                    let index = span_index(protocol, kind);
+                    let mut all = without[index].clone();
+                    let of_port = named.iter().filter(|nth| matches(self.all[**nth].1, protocol, kind));
+                    all.extend(of_port.filter(|nth| (self.applies)(**nth)));
+                    all.sort_unstable();
+                    let span = rows.span(&all, || format!("{protocol:?} port {port}").to_lowercase())?;
+                    spans.packed[index] = PortSpans::pack(span);
+                }
+            }
+            of_ports.push(spans);
+        }
+        let hidden = self.hidden(rows.mode);
+        if let Some(all) = &hidden {
+            elsewhere[HIDDEN_SPAN] = rows.span(all, || "packet with a hidden protocol".to_owned())?;
+        }
+        Ok(PairSpans { elsewhere, of_ports, refuses_hidden: hidden.is_none() })
+    }
+}
+
+const KINDS: [Kind; 3] = [Kind::Plain, Kind::Connection, Kind::Request];
+
+fn matches(limit: &Limit, protocol: Protocol, kind: Kind) -> bool {
+    let of_protocol = match limit.protocol {
+        ProtocolFilter::Any => true,
+        ProtocolFilter::Tcp => protocol == Protocol::Tcp,
+        ProtocolFilter::Udp => protocol == Protocol::Udp,
+        ProtocolFilter::Icmp => protocol == Protocol::Icmp,
+    };
+    of_protocol
+        && match limit.unit {
+            Unit::Packets | Unit::Bytes => true,
+            Unit::Connections => kind == Kind::Connection,
+            Unit::Requests => kind == Kind::Request,
+        }
+}
+
+/// `tcp`, `tcp connection`, `udp request`: the packets of a span, for errors.
+fn packets(protocol: Protocol, kind: Kind) -> String {
+    let kind = match kind {
+        Kind::Plain => "",
+        Kind::Connection => " connection",
+        Kind::Request => " request",
+    };
+    format!("{protocol:?}{kind}").to_lowercase()
+}
+
+const fn may_refuse(enforcement: Enforcement) -> bool {
+    Rule { enforcement: enforcement as u8, ..Rule::EMPTY }.may_refuse()
+}
+
+/// The rows of rules, and the spans laid out in them.
+pub struct Rows<'a> {
+    limits: &'a [(usize, &'a Limit)],
+    groups: &'a Groups,
+    scale: TickScale,
+    mode: Mode,
+    rows: Vec<RuleSource>,
+    catalogue: Vec<CountedRule>,
+    known: HashMap<Vec<usize>, RuleSpan>,
+    most: u32,
+}
+
+impl<'a> Rows<'a> {
+    pub fn new(limits: &'a [(usize, &'a Limit)], groups: &'a Groups, scale: TickScale, mode: Mode) -> Self {
+        Self {
+            limits,
+            groups,
+            scale,
+            mode,
+            rows: Vec::new(),
+            catalogue: Vec::new(),
+            known: HashMap::from([(Vec::new(), RuleSpan::default())]),
+            most: 0,
+        }
+    }
+
+    /// The span of these limits, laid out if it is new.
+    pub fn span(&mut self, applying: &[usize], packet: impl Fn() -> String) -> Result<RuleSpan, CompileError> {
+        if let Some(span) = self.known.get(applying) {
+            return Ok(*span);
+        }
+        // Rules of one key are adjacent; otherwise the order is the config's.
+        let mut ordered = applying.to_vec();
+        // A limit that can refuse precedes one that cannot: the kernel program applies the first one's `on_full` to all
+        // limits of a key.
+        let cannot_refuse =
+            |nth: &usize| rules::parts(self.limits[*nth].1, self.mode).iter().all(|part| !may_refuse(part.2));
+        ordered.sort_by_cached_key(|nth| (self.groups.places[*nth].group, cannot_refuse(nth), *nth));
+        let first = self.rows.len() as u32;
+        let mut states = 0u8;
+        for (position, nth) in ordered.iter().enumerate() {
+            let place = &self.groups.places[*nth];
+            let group_of = |other: Option<&usize>| other.map(|nth| self.groups.places[*nth].group);
+            let opens = position == 0 || group_of(ordered.get(position - 1)) != Some(place.group);
+            let closes = group_of(ordered.get(position + 1)) != Some(place.group);
+            let (index, limit) = self.limits[*nth];
+            if opens {
+                states = 0;
+            }
+            let parts = rules::parts(limit, self.mode);
+            let last = parts.len() - 1;
+            // On `observe`, a soft limit has one rule instead of two: the first is the limit itself.
+            let stride = place.positions.len() / parts.len();
+            for (part, (rate, burst, enforcement)) in parts.into_iter().enumerate() {
+                states |= 1 << place.positions[part * stride];
+                let frame = Rule {
+                    group: place.group,
+                    position: place.positions[part * stride],
+                    ring: place.rings[part * stride],
+                    counter: counter_row(self.rows.len()),
+                    opens_key: u8::from(opens && part == 0),
+                    closes_key: if closes && part == last { states } else { 0 },
+                    ..rules::frame(limit, enforcement)
+                };
+                let frame = frame.when_full(rules::on_full(limit), place.moves, place.is_slow);
+                self.rows.push(RuleSource { algorithm: limit.rates.algorithm, unit: limit.unit, rate, burst, frame });
+                self.catalogue.push(CountedRule { limit: index, span: counter_row(first as usize) });
+            }
+        }
+        let count = self.rows.len() as u32 - first;
+        if count > MAX_RULES {
+            return Err(CompileError::TooManyRules { rules: count as usize, packet: packet() });
+        }
+        let span = RuleSpan { first, count };
+        self.most = self.most.max(count);
+        self.known.insert(applying.to_vec(), span);
+        Ok(span)
+    }
+
+    /// (rows, the catalogue of their counters, the most rules of a span).
+    pub fn finish(self) -> Result<(Vec<RuleSource>, Vec<CountedRule>, u32), CompileError> {
+        for (row, counted) in self.rows.iter().zip(&self.catalogue) {
+            let rule = row.rule(Multiplier::ONE, self.scale);
+            if !rule.any_limiter().is_representable() {
+                let limit = self.limits.iter().find(|(index, _)| *index == counted.limit);
+                let limit = limit.map(|(_, limit)| limit.name.clone()).unwrap_or_default();
+                return Err(CompileError::WindowTooShort { limit, algorithm: row.algorithm });
+            }
+        }
+        Ok((self.rows, self.catalogue, self.most))
+    }
+}
+
+/// Ports, grouped into kinds by the limits that name them.
+pub struct PortKinds {
+    of_ports: BTreeMap<u16, usize>,
+    /// The limits that name the ports of each kind, and one of these ports.
+    kinds: Vec<(Vec<usize>, u16)>,
+}
+
+impl PortKinds {
+    pub fn of(limits: &[(usize, &Limit)], direction: Direction) -> Self {
+        let mut named: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (nth, (_, limit)) in limits.iter().enumerate().filter(|(_, (_, limit))| limit.direction == direction) {
+            for port in limit.ports.iter().flat_map(|ports| ports.iter()) {
+                named.entry(port).or_default().push(nth);
+            }
+        }
+        let mut numbers: HashMap<Vec<usize>, usize> = HashMap::new();
+        let mut kinds = Vec::new();
+        let mut kind_of = |port: u16, limits: Vec<usize>| {
+            *numbers.entry(limits).or_insert_with_key(|limits| {
+                kinds.push((limits.clone(), port));
+                kinds.len() - 1
+            })
+        };
+        let of_ports = named.into_iter().map(|(port, limits)| (port, kind_of(port, limits))).collect();
+        Self { of_ports, kinds }
+    }
+
+    /// The number of kinds, without that of ports that no limit names.
+    pub fn count(&self) -> usize {
+        self.kinds.len()
+    }
+
+    /// The kind of a port that some limit names.
+    pub fn of_port(&self, port: u16) -> Option<usize> {
+        self.of_ports.get(&port).copied()
+    }
+
+    /// A row for each port: `elsewhere`, or that of its kind. Empty if no limit has ports.
+    pub fn rows(&self, elsewhere: PortSpans, row: impl Fn(usize) -> PortSpans) -> Vec<PortSpans> {
+        if self.kinds.is_empty() {
+            return Vec::new();
+        }
+        let mut rows = vec![elsewhere; 1 << 16];
+        for (port, kind) in &self.of_ports {
+            rows[usize::from(*port)] = row(*kind);
+        }
+        rows
+    }
+}

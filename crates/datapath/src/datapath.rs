@@ -1,0 +1,262 @@
+//! A policy in the kernel.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aya::maps::Array;
+use aya::{Ebpf, EbpfLoader};
+use bpf::objects::WEIR;
+use common::own::MOST_OWN;
+use common::packet::Direction;
+use common::rule::{Enforcement, Rule};
+use common::settings::{Runtime, Settings, TableIdentity};
+use common::share::Share;
+
+use crate::buffers;
+use crate::compile::Image;
+use crate::error::LoadError;
+use crate::hooks::attached::Attached;
+use crate::hooks::pins::{self, PinDirectory};
+use crate::hooks::trouble::Trouble;
+use crate::maps::access::{array_of, map_mut};
+use crate::maps::bans::Bans;
+use crate::maps::events::EventRing;
+use crate::maps::own::OwnAddresses;
+use crate::maps::rows::Rows;
+use crate::maps::size::{self, MOST_BANS, RING_BYTES, SIGHTINGS};
+use crate::maps::trace::{self, TraceRing};
+use crate::maps::{policy, text};
+use crate::table::place::{TablePlace, text_of};
+use crate::table::sources::Sources;
+
+/// A loaded policy and where it is attached.
+pub struct Datapath {
+    pub(crate) ebpf: Ebpf,
+    pub(crate) image: Image,
+    pub(crate) settings: Settings,
+    rows: Rows,
+    /// The shares of limits with `cluster`, by the limit's index in the config.
+    shares: BTreeMap<usize, Share>,
+    events: Arc<EventRing>,
+    trace: Option<TraceRing>,
+    pub(crate) attached: Vec<Attached>,
+    /// The addresses in the kernel's map.
+    own: OwnAddresses,
+    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) pins: PinDirectory,
+}
+
+impl Datapath {
+    /// Loads `image` into the kernel: with the pinned table if it has the image's shape and layout, else with an empty
+    /// one. [`Datapath::attach`] then puts it in effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datapath::load_at`].
+    pub fn load(image: Image, pins: &PinDirectory) -> Result<Self, LoadError> {
+        Self::load_object(WEIR, image, pins)
+    }
+
+    /// The same with another object than the embedded one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datapath::load_at`].
+    pub fn load_object(object: &[u8], image: Image, pins: &PinDirectory) -> Result<Self, LoadError> {
+        let before = pins.before()?.ok();
+        let place = pins.place(&image.settings, before.as_ref())?;
+        let datapath = Self::load_or_clear(object, image, pins, &place)?;
+        pins.commit()?;
+        pins.settle()?;
+        Ok(datapath)
+    }
+
+    /// Loads `image` into the kernel, with the table at `place`, which is created if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// When a kernel feature or capability is missing, or the verifier rejects a program; no pin is left behind.
+    pub fn load_at(image: Image, pins: &PinDirectory, place: &TablePlace) -> Result<Self, LoadError> {
+        Self::load_or_clear(WEIR, image, pins, place)
+    }
+
+    fn load_or_clear(object: &[u8], image: Image, pins: &PinDirectory, place: &TablePlace) -> Result<Self, LoadError> {
+        let loaded = Self::load_on(object, image, pins, place);
+        if loaded.is_err() {
+            pins.clear_unless_linked();
+        }
+        loaded
+    }
+
+    fn load_on(object: &[u8], image: Image, pins: &PinDirectory, place: &TablePlace) -> Result<Self, LoadError> {
+        if object.is_empty() {
+            return Err(LoadError::NoObject);
+        }
+        let mut settings = image.settings;
+        settings.seed = place.seed();
+        settings.multi_buffer = u32::from(kernel_has_multi_buffer());
+        if settings.is_generic != 0 {
+            settings.buffer_layout = buffers::layout();
+        }
+        let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
+        let rings = settings.shape.all_slots().saturating_mul(settings.ring_words).max(1);
+        let layout = text_of(&image.layout);
+        let log_level = trace::level();
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global("SETTINGS", &settings, true)
+            // Only in a trace build.
+            .override_global(aya_log::LEVEL, &log_level, false)
+            .map_max_entries("AYA_LOGS", trace::RING_BYTES)
+            .map_max_entries("RULES", (image.rules.len() as u32).max(1))
+            .map_max_entries("PORTS", ports)
+            .map_max_entries("SCOPES", (image.scopes.len() as u32).max(1))
+            .map_max_entries("INTERFACES", size::interfaces(&image))
+            .map_max_entries("MARKS", (image.marks.len() as u32).max(1))
+            .map_max_entries("PREFIXES", (image.prefixes.len() as u32).max(1))
+            .map_max_entries("BANS", MOST_BANS)
+            .map_max_entries("SOURCES", settings.shape.elements())
+            .map_max_entries("RINGS", rings)
+            .map_max_entries("COUNTERS", image.counters())
+            .map_max_entries("SIGHTINGS", SIGHTINGS)
+            .map_max_entries("OWN", if settings.reject_in_use != 0 { MOST_OWN } else { 1 })
+            .map_max_entries("LAYOUT", text::chunks(&layout))
+            .map_max_entries("EVENTS", RING_BYTES);
+        for map in pins::SHARED_MAPS {
+            loader.map_pin_path(map, place.map(map));
+        }
+        loader.map_pin_path(pins::BANS, pins.map(pins::BANS));
+        let direction = if settings.is_egress != 0 { Direction::Egress } else { Direction::Ingress };
+        for (map, path) in place.generation().iter().flat_map(|generation| generation.maps(direction)) {
+            loader.map_pin_path(map, path);
+        }
+        let mut ebpf = loader.load(object).map_err(LoadError::from_aya)?;
+        policy::write(&mut ebpf, &image)?;
+        let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
+        table.set(0, TableIdentity::of(&settings), 0)?;
+        text::write(map_mut(&mut ebpf, "LAYOUT")?, &layout)?;
+        let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
+        let events = Arc::new(EventRing::take(&mut ebpf)?);
+        let trace = TraceRing::take(&mut ebpf)?;
+        Ok(Self {
+            ebpf,
+            image,
+            settings,
+            rows,
+            shares: Default::default(),
+            events,
+            trace,
+            attached: Vec::new(),
+            own: OwnAddresses::default(),
+            troubles: Vec::new(),
+            pins: pins.clone(),
+        })
+    }
+
+    /// The ring of events about refused sources.
+    #[must_use]
+    pub fn events(&self) -> &Arc<EventRing> {
+        &self.events
+    }
+
+    /// The log of verdicts, if the programs are of a trace build.
+    #[must_use]
+    pub const fn trace(&self) -> Option<&TraceRing> {
+        self.trace.as_ref()
+    }
+
+    /// Maps the table of sources. The pages of a mapped table count as the agent's own memory until it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be mapped.
+    pub fn sources(&self) -> Result<Sources, LoadError> {
+        Sources::map(array_of(&self.ebpf, "SOURCES")?, array_of(&self.ebpf, "RINGS")?, self.settings)
+    }
+
+    /// The policy that was loaded.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// The constants of the loaded programs.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Updates the settings that change while a policy is in effect, in one map write.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn set_runtime(&mut self, runtime: Runtime) -> Result<(), LoadError> {
+        let mut map = Array::<_, Runtime>::try_from(map_mut(&mut self.ebpf, "RUNTIME")?)?;
+        Ok(map.set(0, runtime, 0)?)
+    }
+
+    /// Enforces a share of a limit, given by its index in the config, from the next packet on. With `is_open`, nothing
+    /// is refused.
+    pub fn set_share(&mut self, limit: usize, share: Share, is_open: bool) {
+        let rows_of_one = self.image.catalogue.len();
+        for (row, rule) in self.image.rules.iter().enumerate() {
+            let counted = self.image.catalogue.get(row.checked_rem(rows_of_one).unwrap_or(0));
+            if counted.is_some_and(|counted| counted.limit == limit) {
+                let mut shared = rule.at_share(share);
+                if is_open && shared.enforcement == Enforcement::Enforce as u8 {
+                    shared.enforcement = Enforcement::Observe as u8;
+                }
+                self.rows.replace(row, &shared);
+            }
+        }
+        self.shares.insert(limit, share);
+    }
+
+    /// A row of rules as the kernel enforces it, by its index in the image.
+    #[must_use]
+    pub fn rule_in_force(&self, row: usize) -> Option<Rule> {
+        let rule = self.image.rules.get(row)?;
+        let counted = self.image.catalogue.get(row.checked_rem(self.image.catalogue.len())?)?;
+        Some(self.shares.get(&counted.limit).map_or(*rule, |share| rule.at_share(*share)))
+    }
+
+    /// Whether a limit has `action = "reject"`.
+    #[must_use]
+    pub const fn replies(&self) -> bool {
+        self.settings.reject_in_use != 0
+    }
+
+    /// Sets the addresses from which the kernel program replies to refused packets.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written.
+    pub fn set_own(&mut self, own: OwnAddresses) -> Result<(), LoadError> {
+        if own != self.own {
+            own.write(map_mut(&mut self.ebpf, "OWN")?, &self.own)?;
+            self.own = own;
+        }
+        Ok(())
+    }
+
+    /// The direction of the policy.
+    #[must_use]
+    pub const fn direction(&self) -> Direction {
+        if self.settings.is_egress != 0 { Direction::Egress } else { Direction::Ingress }
+    }
+
+    /// The bans, for reading and changing.
+    ///
+    /// # Errors
+    ///
+    /// When the object does not match the agent.
+    pub fn bans(&mut self) -> Result<Bans<'_>, LoadError> {
+        Bans::of(map_mut(&mut self.ebpf, pins::BANS)?)
+    }
+}
+
+/// `bpf_xdp_get_buff_len` came with frames in several buffers, Linux 5.18 (commit 0165cc817075).
+fn kernel_has_multi_buffer() -> bool {
+    aya::util::KernelVersion::current().is_ok_and(|version| version >= aya::util::KernelVersion::new(5, 18, 0))
+}

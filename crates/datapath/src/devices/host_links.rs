@@ -1,0 +1,119 @@
+//! The configured interfaces on this host.
+
+use std::io;
+
+use api::interface::Placement;
+use config::policy::{Config, InterfacePattern, Limit};
+
+use super::device::{self, Interface};
+use super::topology::place;
+
+/// The interfaces of a config on this host, from one list of its devices.
+#[derive(Debug, Default)]
+pub struct HostLinks {
+    /// For each configured interface, where its packets are charged; in the config's order.
+    pub placements: Vec<Placement>,
+    /// The interfaces that charge packets, in the config's order. Start, reload and changes of the host all use this
+    /// list.
+    pub enforcing: Vec<Interface>,
+    /// Configured names and patterns without an interface.
+    pub missing: Vec<String>,
+    /// The names of all interfaces.
+    available: Vec<String>,
+}
+
+impl HostLinks {
+    /// Reads the devices from the kernel.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not list them.
+    pub fn read(config: &Config) -> io::Result<Self> {
+        if config.agent.interfaces.is_empty() {
+            return Ok(Self::default());
+        }
+        let mut found = device::interfaces()?;
+        found.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        let patterns = &config.agent.interfaces;
+        let mut named: Vec<String> = Vec::new();
+        for pattern in patterns {
+            for interface in found.iter().filter(|interface| pattern.matches(&interface.name)) {
+                if !named.contains(&interface.name) {
+                    named.push(interface.name.clone());
+                }
+            }
+        }
+        let available: Vec<String> = found.iter().map(|interface| interface.name.clone()).collect();
+        let is_there = |pattern: &InterfacePattern| available.iter().any(|name| pattern.matches(name));
+        let missing = patterns.iter().filter(|pattern| !is_there(pattern)).map(ToString::to_string).collect();
+        let devices: Vec<_> = found.iter().map(|interface| interface.device.clone()).collect();
+        let placements = place(&devices, &named);
+        let enforcing: Vec<&str> = placements
+            .iter()
+            .filter(|placement| placement.enforces())
+            .map(|placement| placement.interface.as_str())
+            .collect();
+        found.retain(|interface| enforcing.contains(&interface.name.as_str()));
+        found.sort_by_key(|interface| enforcing.iter().position(|name| *name == interface.name));
+        Ok(Self { enforcing: found, placements, missing, available })
+    }
+
+    /// Notes for the operator: missing interfaces, and packets of its interfaces to which no limit, or not a limit for
+    /// certain interfaces, applies.
+    #[must_use]
+    pub fn notes(&self, limits: &[Limit]) -> Vec<String> {
+        let available = self.available.join(", ");
+        let missing = self.missing.iter().map(|name| {
+            format!("interface `{name}` not found (available: {available}); it will be attached when it appears")
+        });
+        missing.chain(self.gaps(limits)).collect()
+    }
+
+    /// Packets of its interfaces to which no limit, or not a limit for certain interfaces, applies.
+    pub fn gaps(&self, limits: &[Limit]) -> Vec<String> {
+        let gaps = self.placements.iter().filter_map(|placement| placement.gap.clone());
+        let scoped = limits.iter().flat_map(|limit| {
+            self.placements
+                .iter()
+                .filter(|placement| !placement.enforces())
+                .filter_map(|it| charged_elsewhere(limit, it))
+        });
+        gaps.chain(scoped).collect()
+    }
+}
+
+/// A note if the limit is for an interface, but not for those that charge its packets.
+fn charged_elsewhere(limit: &Limit, placement: &Placement) -> Option<String> {
+    let patterns = limit.interfaces.as_ref()?;
+    let is_named = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
+    let lacking: Vec<&str> = placement.enforced_by.iter().map(String::as_str).filter(|name| !is_named(name)).collect();
+    (is_named(&placement.interface) && !lacking.is_empty()).then(|| {
+        let (interface, lacking) = (&placement.interface, lacking.join(", "));
+        format!(
+            "limit {:?} is not in effect on {interface}, whose packets are charged on {lacking}: add {lacking} to its \
+             interfaces",
+            limit.name
+        )
+    })
+}
+
+/// The names of the interfaces on this host that a config names and that charge packets, in the config's order.
+///
+/// # Errors
+///
+/// When the kernel does not list its interfaces.
+pub fn interfaces(config: &Config) -> io::Result<Vec<String>> {
+    Ok(HostLinks::read(config)?.enforcing.into_iter().map(|interface| interface.name).collect())
+}
+
+/// The interfaces of these names, in their order. Interfaces that have just been removed are left out.
+///
+/// # Errors
+///
+/// When the kernel does not list its interfaces.
+pub fn present(names: &[String]) -> io::Result<Vec<Interface>> {
+    let mut found = device::interfaces()?;
+    found.retain(|device| names.contains(&device.name));
+    found.sort_by_key(|device| names.iter().position(|name| *name == device.name));
+    Ok(found)
+}

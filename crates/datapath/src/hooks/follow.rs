@@ -1,0 +1,180 @@
+//! Follows changes of the host while a policy is in effect: interfaces that appear, change or are removed, and programs
+//! that others detach.
+
+use std::time::{Duration, Instant};
+
+use api::interface::AttachMode;
+use config::policy::Attach;
+
+use crate::datapath::Datapath;
+use crate::devices::device::Interface;
+use crate::devices::features;
+use crate::error::AttachError;
+use crate::hooks::attached::Attached;
+use crate::hooks::trouble::{RETRY, Trouble};
+
+/// A program that is detached for this long is attached again. `agent detach` removes the pins sooner, so it is
+/// distinguishable from other programs.
+const LOST: Duration = Duration::from_millis(300);
+/// An interface that was attached or detached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Its name, or the pattern.
+    pub interface: String,
+    /// Whether it is attached now.
+    pub is_attached: bool,
+    pub reason: String,
+}
+
+impl Datapath {
+    /// The attachment on an interface, if the kernel reports its program there.
+    #[must_use]
+    pub fn in_force_on(&self, index: u32) -> Option<&Attached> {
+        // A program that is still attached may parse its frames wrongly.
+        if self.trouble_on(index).is_some() {
+            return None;
+        }
+        self.attached.iter().find(|attached| attached.index == index && attached.is_in_force(&self.pins))
+    }
+
+    /// Why an interface could not be attached.
+    #[must_use]
+    pub fn trouble_on(&self, index: u32) -> Option<&Trouble> {
+        self.troubles.iter().find(|trouble| trouble.device.index == index)
+    }
+
+    /// Whether [`Datapath::follow`] is due although no interface has changed.
+    #[must_use]
+    pub fn needs_a_look(&self) -> bool {
+        self.troubles.iter().any(|trouble| trouble.tried.elapsed() >= RETRY)
+            || self.attached.iter().any(|attached| {
+                // A program that `agent detach` removed is not attached again.
+                let is_noted = attached.lost.is_some() && !self.pins.is_pinned(attached.of);
+                !is_noted && (attached.lost.is_some() || !attached.is_in_force(&self.pins))
+            })
+    }
+
+    /// Attaches to each wanted interface that is not attached, then releases all others. In this order, because a
+    /// released interface may have charged packets that another one charges from now on.
+    pub fn follow(&mut self, wanted: &[Interface], attach: Attach) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        self.troubles.retain(|trouble| wanted.iter().any(|device| device.index == trouble.device.index));
+        let began = Instant::now();
+        for device in wanted {
+            turns.extend(self.follow_one(device, attach));
+        }
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.attached)
+            .into_iter()
+            .partition(|attached| wanted.iter().any(|device| device.index == attached.index));
+        self.attached = kept;
+        let is_freed = !gone.is_empty();
+        for attached in gone {
+            let released = self.pins.hooks().release(&self.pins, attached.of).map_err(|error| error.to_string());
+            let result =
+                released.and_then(|()| self.forget_interface(attached.index).map_err(|error| error.to_string()));
+            let why = result.map_or_else(
+                |error| error,
+                |()| "the interface was removed, or its name no longer matches [agent] interfaces".to_owned(),
+            );
+            turns.push(turn(&attached.interface, false, why));
+        }
+        // The kernel rejects XDP below an interface with a program, and on a bond whose member has one.
+        let is_refused = |device: &&Interface| self.trouble_on(device.index).is_some_and(|it| it.tried >= began);
+        let refused: Vec<&Interface> = wanted.iter().filter(|_| is_freed).filter(is_refused).collect();
+        for device in refused {
+            self.troubles.retain(|trouble| trouble.device.index != device.index);
+            turns.retain(|turn| turn.interface != device.name);
+            turns.extend(self.follow_one(device, attach));
+        }
+        turns
+    }
+
+    fn follow_one(&mut self, device: &Interface, attach: Attach) -> Option<Turn> {
+        let place = self.attached.iter().position(|attached| attached.index == device.index);
+        // Members join and leave a bond without a change of the bond's own state.
+        if place.is_some_and(|place| self.attached[place].interface != device.name || device.is_bond)
+            && let Err(error) = self.number_interface(device)
+        {
+            return Some(turn(&device.name, false, format!("applying the limits of its new name failed: {error}")));
+        }
+        if let Some(attached) = place.and_then(|place| self.attached.get_mut(place)) {
+            attached.interface.clone_from(&device.name);
+            let is_as_before = device.link.as_ref() == Ok(&attached.frames);
+            if is_as_before && attached.is_in_force(&self.pins) {
+                let was_lost = attached.lost.take().is_some();
+                return was_lost.then(|| turn(&device.name, true, "its program is attached again".to_owned()));
+            }
+            match attached.lost {
+                _ if !is_as_before => {}
+                None => {
+                    attached.lost = Some(Instant::now());
+                    return Some(turn(&device.name, false, "its program was detached by another program".to_owned()));
+                }
+                Some(since) if since.elapsed() < LOST || !self.pins.is_pinned(attached.of) => return None,
+                Some(_) => {}
+            }
+        } else if !self.pins.is_in_use() {
+            return None;
+        }
+        if self.trouble_on(device.index).is_some_and(|trouble| !trouble.is_due(device)) {
+            return None;
+        }
+        let before = place.and_then(|place| self.attached.get(place)).map(|attached| attached.of);
+        let was_in_trouble = self.trouble_on(device.index).is_some();
+        self.troubles.retain(|trouble| trouble.device.index != device.index);
+        match self.attach_at(device, attach, &self.pins.hooks()) {
+            Ok(()) => {
+                let now = self.attached.iter().find(|attached| attached.index == device.index)?;
+                if let Some(before) = before.filter(|before| *before != now.of) {
+                    // The next agent finds a pin that stays.
+                    let _ = self.pins.hooks().release(&self.pins, before);
+                }
+                Some(turn(&device.name, true, format!("limits are in effect ({})", now.mode)))
+            }
+            Err(error) => {
+                // A program for the previous frame type would refuse these frames as malformed.
+                let is_of_another_type = |attached: &Attached| device.link.as_ref() != Ok(&attached.frames);
+                if let Some(place) = place.filter(|place| self.attached.get(*place).is_some_and(is_of_another_type)) {
+                    let attached = self.attached.remove(place);
+                    let _ = self.pins.hooks().release(&self.pins, attached.of);
+                }
+                let is_down = matches!(error, AttachError::Down { .. });
+                let reason = error.to_string();
+                let (device, tried) = (device.clone(), Instant::now());
+                let refused = turn(&device.name, false, reason.clone());
+                self.troubles.push(Trouble { device, reason, is_down, tried });
+                (!was_in_trouble).then_some(refused)
+            }
+        }
+    }
+
+    /// Notes about its interfaces, for the operator.
+    #[must_use]
+    pub fn interface_notes(&self) -> Vec<String> {
+        let lost = |attached: &&Attached| attached.lost.is_some();
+        let lost = self.attached.iter().filter(lost).map(|attached| {
+            let name = &attached.interface;
+            if self.pins.is_pinned(attached.of) {
+                format!(
+                    "no limits are in effect on {name}: another program detached Weir's; it is being attached again"
+                )
+            } else {
+                format!("no limits are in effect on {name}: agent detach removed them; agent reload attaches it again")
+            }
+        });
+        let notes = self.attached.iter().filter_map(|attached| attached.note().map(str::to_owned));
+        let troubles = self.troubles.iter().map(|trouble| format!("no limits are in effect: {}", trouble.reason));
+        notes.chain(lost).chain(troubles).chain(self.reply_notes()).collect()
+    }
+
+    /// Notes about interfaces whose replies to refused packets are lost.
+    fn reply_notes(&self) -> Vec<String> {
+        let replies = |attached: &&Attached| self.replies() && attached.mode == AttachMode::Native;
+        let loses = self.attached.iter().filter(replies).filter(|attached| features::loses_replies(attached.index));
+        loses.map(|attached| features::LostReplies(&attached.interface).to_string()).collect()
+    }
+}
+
+fn turn(interface: &str, is_attached: bool, reason: String) -> Turn {
+    Turn { interface: interface.to_owned(), is_attached, reason }
+}

@@ -1,0 +1,49 @@
+//! The packet path: compiles a policy to rows, loads it into the kernel through aya, attaches it to interfaces, and reads
+//! its counters and state.
+//!
+//! Each policy has a program with its own read-only maps. All programs share the table of sources, the rings and the
+//! samples, which are pinned in bpffs. Replacing a policy is therefore one atomic replacement of the program behind
+//! each link: each packet is evaluated by the old policy or the new one.
+
+pub mod bans;
+mod buffers;
+pub mod compile;
+mod counters;
+mod datapath;
+mod devices;
+mod error;
+mod hooks;
+mod maps;
+pub mod memory;
+mod programs;
+mod table;
+
+pub use api::interface::AttachMode;
+pub use bans::BanEntry;
+pub use bpf::objects::WEIR as OBJECT;
+pub use bpf::{is_kernel_too_old, kernel_release};
+pub use datapath::Datapath;
+pub use devices::device::{Interface, interfaces as host_interfaces};
+pub use devices::features::{AttachedProgram, DeviceFacts, LostReplies, Owner, facts as device_facts};
+pub use devices::gateways::default_gateways;
+pub use devices::names::{default_route_interfaces, names as interface_names};
+pub use devices::{host_links, topology};
+pub use error::{AttachError, LoadError};
+pub use hooks::attach::Step;
+pub use hooks::attached::Attached;
+pub use hooks::conflicts::PinLock;
+pub use hooks::follow::Turn;
+pub use hooks::pins::PinDirectory;
+pub use hooks::queueing::lacking_for_shape;
+pub use hooks::trouble::Trouble;
+pub use maps::bans::Bans;
+pub use maps::events::{EventRing, MOST_AT_ONCE};
+pub use maps::generation::{Generation, Generations};
+pub use maps::own::OwnAddresses;
+pub use maps::size::MOST_BANS;
+pub use maps::trace::{TraceRecord, TraceRing};
+pub use programs::Entry;
+pub use table::carry::Carry;
+pub use table::place::{Before, TablePlace};
+pub use table::saved::{SavedLayout, SavedTable};
+pub use table::sources::{SlotView, Sources};

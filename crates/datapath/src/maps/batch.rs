@@ -1,0 +1,71 @@
+//! Reads a hash map of the kernel in batches: `BPF_MAP_LOOKUP_BATCH` (Linux 5.6), which aya 0.14 lacks. Reading key by
+//! key takes two system calls each, and ends if the current key is evicted.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use aya::Pod;
+
+/// Entries per call. The kernel returns whole buckets, several at once.
+const BATCH: usize = 4_096;
+/// From `enum bpf_cmd` of Linux's uapi/linux/bpf.h.
+const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+
+/// The part of `union bpf_attr` for batches.
+#[repr(C)]
+struct Attributes {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// Reads at most `most` entries of the map behind `map`, whose keys are `K` and whose values are `V`.
+///
+/// # Errors
+///
+/// The system's error; `ENOTSUPP` (524) or `EINVAL` where the kernel lacks the call.
+///
+/// # Panics
+///
+/// If a key is shorter than the kernel's cursor, 4 bytes.
+pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, most: usize) -> io::Result<Vec<(K, V)>> {
+    assert!(size_of::<K>() >= 4);
+    let mut found = Vec::new();
+    let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
+    // The kernel's cursor: for a hash map, a bucket's number.
+    let mut cursor = [0u64; 2];
+    let mut is_first = true;
+    while found.len() < most {
+        let mut attributes = Attributes {
+            in_batch: if is_first { 0 } else { (&raw const cursor) as u64 },
+            out_batch: (&raw mut cursor) as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: BATCH as u32,
+            map_fd: map.as_raw_fd() as u32,
+            elem_flags: 0,
+            flags: 0,
+        };
+        // SAFETY: the attributes and the memory they point to are live: room for `count` keys and values, and for the
+        // cursor. Every bit pattern is a valid key and value.
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_BATCH, &raw mut attributes, size_of::<Attributes>()) };
+        let error = io::Error::last_os_error();
+        let is_end = result != 0 && error.raw_os_error() == Some(libc::ENOENT);
+        if result != 0 && !is_end {
+            return Err(error);
+        }
+        let count = (attributes.count as usize).min(BATCH).min(most - found.len());
+        found.extend(keys.iter().copied().zip(values.iter().copied()).take(count));
+        if is_end {
+            break;
+        }
+        is_first = false;
+    }
+    Ok(found)
+}

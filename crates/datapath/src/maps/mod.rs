@@ -1,0 +1,15 @@
+//! The maps of a policy, except for the table of sources.
+
+pub(crate) mod access;
+pub(crate) mod bans;
+pub(crate) mod batch;
+pub(crate) mod events;
+pub(crate) mod generation;
+mod interfaces;
+pub(crate) mod own;
+pub(crate) mod policy;
+mod prefixes;
+pub(crate) mod rows;
+pub(crate) mod size;
+pub(crate) mod text;
+pub(crate) mod trace;

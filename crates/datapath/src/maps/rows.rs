@@ -1,0 +1,122 @@
+//! Changes rows of rules in place while programs use them, for shares of limits with `cluster`.
+//!
+//! Each word is replaced by one atomic store: the emission interval, the largest cost, and the enforcement. The order
+//! of the stores ensures that a packet in between is evaluated by the old row, the new one, or a stricter one. States
+//! are instants, which are valid under either row. If a packet's charge is reverted meanwhile because another CPU was
+//! faster, the refund may use the other interval.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aya::maps::MapData;
+use common::rule::Rule;
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::error::LoadError;
+
+/// Words of a row.
+const WORDS: usize = size_of::<Rule>() / size_of::<u64>();
+const INTERVAL: usize = std::mem::offset_of!(Rule, interval) / size_of::<u64>();
+const MOST: usize = std::mem::offset_of!(Rule, most) / size_of::<u64>();
+const LAST: usize = WORDS - 1;
+
+/// The map of rules, mapped into memory.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    memory: MmapRaw,
+    count: usize,
+}
+
+impl Rows {
+    pub(crate) fn map(map: &MapData, count: usize) -> Result<Self, LoadError> {
+        let memory = MmapOptions::new()
+            .len(count.max(1) * size_of::<Rule>())
+            .map_raw(map.fd().as_fd().as_raw_fd())
+            .map_err(LoadError::Mmap)?;
+        Ok(Self { memory, count })
+    }
+
+    fn word(&self, row: usize, word: usize) -> &AtomicU64 {
+        assert!(row < self.count && word < WORDS, "word {word} of row {row} of {}", self.count);
+        // SAFETY: within the mapping, which is page-aligned and outlives the reference; the kernel reads aligned words.
+        unsafe { AtomicU64::from_ptr(self.memory.as_mut_ptr().cast::<u64>().add(row * WORDS + word)) }
+    }
+
+    /// Replaces a row by `new`, which may differ only in fields that a share changes.
+    pub(crate) fn replace(&self, row: usize, new: &Rule) {
+        // The last word of a row: the enforcement, and fields that never change.
+        let last = [
+            new.shift,
+            new.share_shift,
+            new.enforcement,
+            new.on_full,
+            new.action,
+            new.opens_key,
+            new.closes_key,
+            new.is_swift,
+        ];
+        let interval = (INTERVAL, new.interval);
+        let most = (MOST, new.most);
+        let slows = new.interval >= self.word(row, INTERVAL).load(Ordering::Acquire);
+        // The largest cost decreases first and increases last.
+        let order = if slows { [most, interval] } else { [interval, most] };
+        for (word, value) in order.into_iter().chain([(LAST, u64::from_ne_bytes(last))]) {
+            self.word(row, word).store(value, Ordering::SeqCst);
+        }
+    }
+
+    #[cfg(test)]
+    fn words(&self, row: usize) -> [u64; WORDS] {
+        std::array::from_fn(|word| self.word(row, word).load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::limiter::{Costs, Rate, TokenBucket};
+    use common::share::Share;
+    use common::time::TickScale;
+
+    /// A page of rows in memory instead of a map.
+    fn rows() -> Rows {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        Rows { memory: MmapOptions::new().len(4096).map_raw(&file).unwrap(), count: 64 }
+    }
+
+    #[test]
+    fn a_row_is_replaced_where_a_share_changes_it_and_nowhere_else() {
+        let bucket = TokenBucket::new(Rate::per_second(1_000), 100, Costs::Single, TickScale::FINEST);
+        let whole = Rule { counter: 7, enforcement: 1, opens_key: 1, ..Rule::EMPTY.with(bucket) };
+        let (small, large) =
+            (whole.at_share(Share::of_parts(10_000_000)), whole.at_share(Share::of_parts(900_000_000)));
+        let rows = rows();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        rows.replace(3, &small);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..20_000 {
+                    rows.replace(3, &large);
+                    rows.replace(3, &small);
+                }
+                is_over.store(true, Ordering::Release);
+            });
+            let mut seen = 0u64;
+            while !is_over.load(Ordering::Acquire) {
+                let words = rows.words(3);
+                // Every word is one of the two rows', unmixed.
+                assert!([small.interval, large.interval].contains(&words[INTERVAL]));
+                assert!([small.most, large.most].contains(&words[MOST]));
+                seen += 1;
+            }
+            assert!(seen > 0);
+        });
+        let words = rows.words(3);
+        assert_eq!((words[INTERVAL], words[MOST]), (small.interval, small.most));
+        assert_eq!(words[LAST].to_ne_bytes()[2], 1, "how it enforces");
+        assert_eq!(words[LAST].to_ne_bytes()[5], 1, "where it stands in its span");
+        assert!((1..LAST).filter(|word| *word != MOST).all(|word| words[word] == 0), "{words:?}");
+        assert_eq!((rows.words(2), rows.words(4)), ([0; WORDS], [0; WORDS]));
+    }
+}

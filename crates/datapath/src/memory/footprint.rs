@@ -1,0 +1,40 @@
+//! The memory of a policy at rest.
+
+use api::memory::Footprint;
+use config::policy::Config;
+
+use super::kernel;
+use crate::compile::Plan;
+
+const MIB: u64 = 1 << 20;
+
+/// The agent with the smallest config: its heap, stacks and page tables.
+pub(super) const AGENT: u64 = 10 * MIB;
+/// The agent's memory for each limit, and for each prefix.
+const PER_LIMIT: u64 = 4096;
+const PER_PREFIX: u64 = 512;
+/// During loading: the object with its BTF.
+const LOADING: u64 = 20 * MIB;
+/// During loading: the kernel's verifier, for each rule that can apply to one packet.
+const VERIFYING: u64 = 4 * MIB;
+/// During reading and compiling, the config takes this multiple of its final memory in addition.
+const COMPILING: u64 = 1;
+
+/// Predicts the memory of a policy on this host.
+#[must_use]
+pub fn footprint(config: &Config, plan: &Plan) -> Footprint {
+    let cpus = aya::util::nr_cpus().map_or(1, |cpus| cpus as u64);
+    let of_classes = config.classes.iter().map(|class| class.sources.len());
+    let of_limits = config.limits.iter().flat_map(|limit| &limit.sources).map(|sources| sources.prefixes.len());
+    let prefixes = (of_classes.chain(of_limits).sum::<usize>() + config.agent.never_limit.len()) as u64;
+    let own = config.limits.len() as u64 * PER_LIMIT + prefixes * PER_PREFIX;
+    let images = || std::iter::once(&plan.ingress).chain(&plan.egress);
+    let most_rules = images().map(|image| u64::from(image.settings.most_rules)).max().unwrap_or(0);
+    Footprint {
+        table: kernel::table(&plan.ingress.settings),
+        policy: images().map(|image| kernel::policy(image, cpus)).sum(),
+        agent: AGENT + own,
+        copy: kernel::copy(&plan.ingress.settings),
+        loading: LOADING + VERIFYING * most_rules + COMPILING * own,
+    }
+}

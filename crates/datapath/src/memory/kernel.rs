@@ -1,0 +1,91 @@
+//! The kernel memory of a policy's maps, computed like the kernel's `map_mem_usage` (Linux 6.4).
+
+use common::counters::{Counters, SampleQuota, Sighted, TableCounters};
+use common::essential::ESSENTIAL_BUCKETS;
+use common::key::Key;
+use common::own::{MOST_OWN, OwnKey};
+use common::packet::reply::Reply;
+use common::prefix::Line;
+use common::rule::Rule;
+use common::scope::ScopeSpans;
+use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
+use common::table::ELEMENT_WORDS;
+use common::throttle::Hearing;
+
+use crate::compile::Image;
+use crate::maps::size::{RING_BYTES, SIGHTINGS, TEXT_CHUNK, interfaces};
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+/// `struct bpf_array`, about.
+const ARRAY: u64 = 320;
+/// `struct bpf_htab`, about.
+const HASH: u64 = 1024;
+/// `struct htab_elem`, before key and value.
+const HASH_ELEMENT: u64 = 48;
+const BUCKET: u64 = 16;
+/// A program before and after compilation, its BTF and its links.
+const PROGRAM: u64 = 512 << 10;
+
+/// A mappable array.
+const fn mapped(entries: u64, value: usize) -> u64 {
+    PAGE + (entries * (value as u64).next_multiple_of(8)).next_multiple_of(PAGE)
+}
+
+const fn array(entries: u64, value: usize) -> u64 {
+    ARRAY + entries * (value as u64).next_multiple_of(8)
+}
+
+const fn per_cpu(entries: u64, value: usize, cpus: u64) -> u64 {
+    ARRAY + entries * (8 + (value as u64).next_multiple_of(8) * cpus)
+}
+
+const fn hash(entries: u64, key: usize, value: usize) -> u64 {
+    let element = HASH_ELEMENT + (key as u64).next_multiple_of(8) + (value as u64).next_multiple_of(8);
+    HASH + entries * element + entries.next_power_of_two() * BUCKET
+}
+
+/// The table of sources and its maps: see `SHARED_MAPS`.
+pub fn table(settings: &Settings) -> u64 {
+    let rings = (u64::from(settings.shape.all_slots()) * u64::from(settings.ring_words)).max(1);
+    mapped(u64::from(settings.shape.elements()), ELEMENT_WORDS as usize * size_of::<u64>())
+        + mapped(rings, size_of::<u64>())
+        + hash(u64::from(SIGHTINGS), size_of::<Key>(), size_of::<Sighted>())
+        + array(1, size_of::<TableIdentity>())
+        + array(1, TEXT_CHUNK)
+}
+
+/// The most memory of a copy of a table's used part.
+#[must_use]
+pub fn copy(table: &Settings) -> u64 {
+    let words = u64::from(table.shape.slot_words + table.ring_words);
+    (table.shape.capacity() * words * 8).next_multiple_of(PAGE)
+}
+
+/// The maps and programs of one direction.
+pub fn policy(image: &Image, cpus: u64) -> u64 {
+    let rows = |count: usize| (count as u64).max(1);
+    let own = if image.settings.reject_in_use != 0 { u64::from(MOST_OWN) } else { 1 };
+    let ring = u64::from(RING_BYTES);
+    PROGRAM
+        + array(1, size_of::<Settings>())
+        + mapped(rows(image.rules.len()), size_of::<Rule>())
+        + mapped(rows(image.ports.len()), size_of::<PortSpans>())
+        + mapped(rows(image.scopes.len()), size_of::<ScopeSpans>())
+        + hash(u64::from(interfaces(image)), size_of::<u32>(), size_of::<u32>())
+        + mapped(rows(image.prefixes.len()), size_of::<Line>())
+        + mapped(rows(image.marks.len()), size_of::<Mark>())
+        + mapped(1, size_of::<Runtime>())
+        + per_cpu(u64::from(image.counters()), size_of::<Counters>(), cpus)
+        + per_cpu(1, size_of::<TableCounters>(), cpus)
+        + per_cpu(1, size_of::<Hearing>(), cpus)
+        + per_cpu(1, size_of::<Reply>(), cpus)
+        + per_cpu(1, size_of::<u64>(), cpus)
+        + per_cpu(1, size_of::<SampleQuota>(), cpus)
+        + array(1, size_of::<u64>())
+        + array(u64::from(ESSENTIAL_BUCKETS), size_of::<u64>())
+        + hash(own, size_of::<OwnKey>(), size_of::<u32>())
+        + ring + ring / PAGE * 16 + 3 * PAGE
+        // A separate map names the limits of the rows of counters.
+        + image.catalogue.len() as u64 * 64
+}

@@ -1,0 +1,101 @@
+//! A host's record of a key, besides its state, while hosts exchange their busy keys' consumption.
+//!
+//! Between two exchanges a host decides alone. The key's *factor* bounds what it passes meanwhile: for each unit passed
+//! here, the host assumes that all hosts together pass `factor` units. A bucket is charged that many at once, and
+//! returns the difference when the others have published theirs. Windows cannot return units, so they only reserve the
+//! others' units.
+
+use common::rate_limiter::Policy;
+
+use super::tiers;
+
+/// The assumed consumption of the other hosts until they publish it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeerConsumption {
+    /// Units that all hosts together are assumed to pass for each unit passed here; at least 1.
+    pub factor: f64,
+    /// Windows: units reserved for hosts of lower rank when there are fewer units than hosts.
+    pub reserve: u64,
+    /// Buckets: the most units that the others are assumed to pass in a sync, which is their demand.
+    pub most_others: u64,
+}
+
+impl PeerConsumption {
+    /// Without a bound on the others' units.
+    pub const fn new(factor: f64, reserve: u64) -> Self {
+        Self { factor, reserve, most_others: u64::MAX }
+    }
+
+    /// Units that the others are assumed to pass while this host passes `spent`.
+    pub fn others(&self, spent: u64) -> u64 {
+        (((self.factor - 1.0) * spent as f64) as u64).min(self.most_others)
+    }
+}
+
+/// One key of one limit on this host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Account {
+    /// See [`PeerConsumption`].
+    pub standing: PeerConsumption,
+    /// Units passed here since the last cut for the others.
+    pub spent: u64,
+    /// Units passed here that not all other hosts are known to have received, `spent` included.
+    pub open: u64,
+    /// Buckets: units charged on behalf of the others since the last cut.
+    pub over: u64,
+    /// Units refused since the last cut.
+    pub refused: u64,
+    /// Whether its consumption is published, even if it is small.
+    pub is_hot: bool,
+    /// Whether not all other hosts have received that this host uses the key.
+    pub is_new: bool,
+}
+
+impl Account {
+    /// For a key that no other host has published.
+    pub const fn new(standing: PeerConsumption) -> Self {
+        Self { standing, spent: 0, open: 0, over: 0, refused: 0, is_hot: false, is_new: true }
+    }
+
+    /// Charges `cost` if it conforms here and the reserve of the other hosts remains.
+    pub fn charge(&mut self, tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> bool {
+        if cost == 0 {
+            return true;
+        }
+        tiers::align(tiers, words, now);
+        if !self.conforms(tiers, words, now, cost) {
+            self.refused = self.refused.saturating_add(cost);
+            return false;
+        }
+        tiers::charge(tiers, words, now, cost);
+        self.spent = self.spent.saturating_add(cost);
+        if is_bucket(tiers) {
+            let more = self.standing.others(self.spent).saturating_sub(self.over);
+            self.over += more;
+            tiers::charge_beyond(tiers, words, (now, now), more);
+        } else {
+            self.open = self.open.saturating_add(cost);
+        }
+        true
+    }
+
+    /// Whether `cost` would pass.
+    pub fn conforms(&self, tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> bool {
+        if !tiers::conform(tiers, words, now, cost) {
+            return false;
+        }
+        // The first unit of a window always passes: otherwise a limit of fewer units than hosts would refuse the first
+        // request.
+        if is_bucket(tiers) || (self.is_new && self.open == 0 && cost == 1) {
+            return true;
+        }
+        let alike = (self.open + cost).saturating_sub(1) as f64;
+        let others = ((self.standing.factor - 1.0) * alike).ceil() as u64;
+        tiers::remaining(tiers, words, now) >= cost.saturating_add(others).saturating_add(self.standing.reserve)
+    }
+}
+
+/// Whether the limit's allowance refills continuously; all tiers of a limit use one algorithm.
+pub fn is_bucket(tiers: &[Policy]) -> bool {
+    tiers.first().is_some_and(Policy::is_bucket)
+}

@@ -1,0 +1,294 @@
+//! Decisions, single or all-or-nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::decide::{Answer, Question};
+use arc_swap::ArcSwap;
+use common::limiter::Rate;
+use common::rate_limiter::Outcome;
+use config::Formula;
+use config::policy::RequestLimit;
+
+use super::answer::{Decided, answer};
+use super::charge::Charge;
+use super::error::DecideError;
+use super::escalation::Edge;
+use super::fingerprint::Fingerprints;
+use super::forecast::Forecast;
+use super::limit::Limit;
+use super::line::{Bounds, LineCounters, Lines, Spot, Waiting};
+use super::offence::{Offence, Scope};
+use super::refusals::Refusals;
+use super::sources::{SourceClass, Sources};
+use super::state_store::StateStore;
+use super::tiers;
+
+/// All limits on requests, and the classes of clients.
+pub struct Engine {
+    pub(super) limits: Vec<Limit>,
+    pub(super) by_name: HashMap<String, usize>,
+    pub(super) requests: HashMap<String, Formula>,
+    pub(super) sources: Sources,
+    pub(super) fingerprints: Fingerprints,
+    /// For limits whose keys hosts exchange: under their common secret.
+    pub(super) together: Arc<ArcSwap<Fingerprints>>,
+    pub(super) edge: Arc<dyn Edge>,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) bounds: Bounds,
+    pub(super) refusals: Arc<Refusals>,
+}
+
+/// The current engine, which is replaced when the config is reloaded.
+pub type Current = ArcSwap<Engine>;
+
+/// A clock: nanoseconds since a fixed instant.
+pub type Now = fn() -> u64;
+
+/// The reason why a charge does not pass now.
+pub(super) struct Refused {
+    pub(super) outcome: Outcome,
+    /// The instant at which it will pass if only requests ahead of it do; `None`: unknown or never.
+    pub(super) at: Option<u64>,
+}
+
+impl Engine {
+    /// Decides one request at `now`, in nanoseconds, without a wait.
+    ///
+    /// # Errors
+    ///
+    /// When the question is invalid; nothing is charged then.
+    pub fn decide(&self, question: &Question, now: u64) -> Result<Answer, DecideError> {
+        let charge = self.charge(question)?;
+        Ok(answer(self.limit_name(&charge), self.settle(charge, now)))
+    }
+
+    /// Decides many requests separately.
+    ///
+    /// # Errors
+    ///
+    /// The first invalid question with its index; none is charged then.
+    pub fn decide_each(&self, questions: &[Question], now: u64) -> Result<Vec<Decided>, (usize, DecideError)> {
+        let charges = self.understand(questions)?.into_iter();
+        Ok(charges.map(|charge| self.answer(&charge, self.settle(charge, now))).collect())
+    }
+
+    /// The reply to a charge, with the `RateLimit-Policy` of the client's class.
+    pub(super) fn answer(&self, charge: &Charge, outcome: Outcome) -> Decided {
+        Decided { answer: answer(self.limit_name(charge), outcome), policy: self.policy_header(charge).map(Arc::clone) }
+    }
+
+    /// The store of a charge's key; `None` if the client is exempt.
+    pub(super) fn store_of(&self, charge: &Charge) -> Option<&StateStore> {
+        let SourceClass::Grade(grade) = charge.standing else { return None };
+        self.limits.get(charge.limit)?.stores.get(grade).map(Arc::as_ref)
+    }
+
+    /// Decides one charge; requests that wait for its key are ahead of it.
+    fn settle(&self, charge: Charge, now: u64) -> Outcome {
+        if self.line_of(&charge).is_empty() {
+            return self.settle_now(charge, now);
+        }
+        let lines = self.waiting.lock();
+        self.settle_behind(&lines, charge, now)
+    }
+
+    /// Decides one charge that does not wait.
+    pub(super) fn settle_behind(&self, lines: &Lines, charge: Charge, now: u64) -> Outcome {
+        match self.behind(lines, &charge, now) {
+            Some(refused) => self.count(&charge, refused.outcome, now),
+            None => self.settle_now(charge, now),
+        }
+    }
+
+    /// Charges and counts a request that conforms and is first in its queue; else the reason why it does not pass.
+    pub(super) fn try_pass(&self, lines: &Lines, charge: Charge, spot: &Spot, now: u64) -> Result<Outcome, Refused> {
+        if lines.has(spot)
+            && let Some(refused) = self.behind(lines, &charge, now)
+        {
+            return Err(refused);
+        }
+        self.pass(charge, now).ok_or_else(|| self.refused(&charge, std::iter::empty(), now))
+    }
+
+    /// Charges and counts the request if it conforms.
+    pub(super) fn pass(&self, charge: Charge, now: u64) -> Option<Outcome> {
+        let Some(store) = self.store_of(&charge) else { return Some(self.free(&charge)) };
+        let outcome = store.decide(charge.key, now, charge.cost);
+        (outcome.allowed || self.limits[charge.limit].observes_now()).then(|| self.count(&charge, outcome, now))
+    }
+
+    /// The reply to a charge behind other waiting requests.
+    pub(super) fn behind(&self, lines: &Lines, charge: &Charge, now: u64) -> Option<Refused> {
+        let spot = self.spot(charge).filter(|spot| lines.has(spot))?;
+        if charge.cost == 0 || self.limits[charge.limit].observes_now() {
+            return None;
+        }
+        Some(self.refused(charge, lines.costs(&spot), now))
+    }
+
+    fn refused(&self, charge: &Charge, in_front: impl Iterator<Item = u64>, now: u64) -> Refused {
+        let at = self.forecast(charge, now).and_then(|mut forecast| {
+            let mut pass = |cost| forecast.passes_at(cost, u64::MAX).ok();
+            // Requests ahead pass in time, or do not wait.
+            for cost in in_front {
+                let _ = pass(cost);
+            }
+            pass(charge.cost)
+        });
+        Refused { outcome: self.refusal(charge, at, now), at }
+    }
+
+    /// The reply to a charge that would conform at an instant, if ever.
+    pub(super) fn refusal(&self, charge: &Charge, at: Option<u64>, now: u64) -> Outcome {
+        let outcome = match self.store_of(charge) {
+            Some(store) => store.peek(charge.key, now, charge.cost),
+            None => self.free_outcome(charge),
+        };
+        let retry_after = match at {
+            Some(at) => Some(Duration::from_nanos(at.saturating_sub(now))),
+            None => outcome.retry_after,
+        };
+        // Waiting requests take what remains.
+        let remaining = if outcome.allowed { 0 } else { outcome.remaining };
+        Outcome { allowed: false, remaining, retry_after, ..outcome }
+    }
+
+    /// A forecast for a charge's key; `None` if it has no state or no limit.
+    pub(super) fn forecast(&self, charge: &Charge, now: u64) -> Option<Forecast> {
+        self.store_of(charge)?.hold(charge.key).forecast(charge.key, now)
+    }
+
+    /// The queue of a charge's key; `None` for a key without a limit and for a peek.
+    pub(super) fn spot(&self, charge: &Charge) -> Option<Spot> {
+        let SourceClass::Grade(grade) = charge.standing else { return None };
+        Some(Spot::new(self.line_of(charge), *self.sources.multipliers().get(grade)?, charge.key))
+    }
+
+    /// The counters of the queue of a charge's limit.
+    pub(super) fn line_of(&self, charge: &Charge) -> &Arc<LineCounters> {
+        &self.limits[charge.limit].line
+    }
+
+    pub(super) fn limit_name(&self, charge: &Charge) -> &str {
+        &self.limits[charge.limit].policy.name
+    }
+
+    pub(super) const fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// All waiting requests.
+    #[must_use]
+    pub const fn waiting(&self) -> &Arc<Waiting> {
+        &self.waiting
+    }
+
+    fn settle_now(&self, charge: Charge, now: u64) -> Outcome {
+        let Some(store) = self.store_of(&charge) else { return self.free(&charge) };
+        let outcome = if charge.peek {
+            store.peek(charge.key, now, charge.cost)
+        } else {
+            store.decide(charge.key, now, charge.cost)
+        };
+        self.count(&charge, outcome, now)
+    }
+
+    /// Counts an outcome, and lets it pass if the limit is on `observe`.
+    pub(super) fn count(&self, charge: &Charge, mut outcome: Outcome, now: u64) -> Outcome {
+        let limit = &self.limits[charge.limit];
+        let observes = limit.observes_now();
+        if let Some(together) = &limit.together
+            && !charge.peek
+        {
+            together.wanted.fetch_add(charge.cost, Ordering::Relaxed);
+            if !outcome.allowed {
+                together.refused.fetch_add(charge.cost, Ordering::Relaxed);
+            }
+        }
+        let counter = match (outcome.allowed, observes) {
+            (true, _) => &limit.counters.passed,
+            (false, true) => &limit.counters.would_refuse,
+            (false, false) => &limit.counters.refused,
+        };
+        if !charge.peek {
+            counter.fetch_add(1, Ordering::Relaxed);
+            if !outcome.allowed {
+                self.refusals.record(limit.refused_source(charge.source), observes, now);
+            }
+        }
+        if !outcome.allowed && !charge.peek && limit.refuses_when_enforced() {
+            self.escalate(limit, charge, now);
+        }
+        if !outcome.allowed && observes {
+            outcome.allowed = true;
+            outcome.retry_after = Some(Duration::ZERO);
+        }
+        outcome
+    }
+
+    /// Counts a refusal towards `escalate`. Also under `mode = "observe"`, where the agent only reports the ban.
+    fn escalate(&self, limit: &Limit, charge: &Charge, now: u64) {
+        if let (Some(escalation), Some(escalate), Some(source)) =
+            (&limit.escalation, limit.policy.escalate, charge.source)
+            && let Some(prefix) = escalation.refused(source, &self.fingerprints, now)
+        {
+            let limit = limit.policy.name.as_str().into();
+            self.edge.escalate(Offence { limit, scope: Scope::Request, prefix, escalate });
+        }
+    }
+
+    /// An exempt client passes and is counted as passed.
+    fn free(&self, charge: &Charge) -> Outcome {
+        let outcome = self.free_outcome(charge);
+        if !charge.peek {
+            self.limits[charge.limit].counters.passed.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    pub(super) fn free_outcome(&self, charge: &Charge) -> Outcome {
+        let most = self.limits[charge.limit].stores.first().map_or(0, |store| tiers::most(store.tiers()));
+        Outcome { allowed: true, remaining: most, retry_after: Some(Duration::ZERO), reset_after: Duration::ZERO }
+    }
+
+    /// The `RateLimit-Policy` of a charge's class, unless it is exempt.
+    pub(super) fn policy_header(&self, charge: &Charge) -> Option<&Arc<str>> {
+        let SourceClass::Grade(grade) = charge.standing else { return None };
+        self.limits[charge.limit].policy_headers.get(grade)
+    }
+
+    /// The limit's rate for the charge's class, unless it is exempt.
+    pub(super) fn quota(&self, charge: &Charge) -> Option<Rate> {
+        let SourceClass::Grade(grade) = charge.standing else { return None };
+        self.limit(charge.limit).quotas(*self.sources.multipliers().get(grade)?).first().copied()
+    }
+
+    /// The configured limit.
+    pub(super) fn limit(&self, nth: usize) -> &RequestLimit {
+        &self.limits[nth].policy
+    }
+
+    /// Removes decayed keys; each lock is taken for some tens of microseconds.
+    pub fn sweep(&self, now: u64) {
+        for limit in &self.limits {
+            limit.stores.iter().for_each(|store| store.sweep(now));
+            if let Some(escalation) = &limit.escalation {
+                escalation.sweep(now);
+            }
+        }
+    }
+
+    /// Removes all state of a limit; returns the number of keys, or `None` if there is no such limit.
+    #[must_use]
+    pub fn reset(&self, name: &str) -> Option<u64> {
+        let limit = &self.limits[*self.by_name.get(name)?];
+        let forgotten = limit.stores.iter().map(|store| store.clear()).sum::<usize>() as u64;
+        if !limit.line.is_empty() {
+            self.waiting.changed();
+        }
+        Some(forgotten)
+    }
+}

@@ -1,0 +1,177 @@
+//! A store whose keys several hosts share: cutting consumption off for the others, and charging theirs.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::rate_limiter::Policy;
+
+use super::account::{Account, is_bucket};
+use super::fingerprint::Fingerprint;
+use super::keyed::{Cut, Keyed, Settlement};
+use super::shard::{Guard, Shard};
+use super::state_store::{LockedShard, StateStore};
+use super::tiers;
+
+/// A larger change of the clock migrates the states; a smaller one only shifts them slightly.
+const LARGE_STEP_NANOSECONDS: u64 = 100_000_000;
+
+impl StateStore {
+    /// For a limit whose hosts exchange their keys' consumption.
+    #[must_use]
+    pub fn keyed(mut self, sync: Duration) -> Self {
+        self.keyed = Some(Keyed::new(sync));
+        self.shared()
+    }
+
+    /// Whether its keys are windows, which return nothing before they end.
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        !is_bucket(self.tiers())
+    }
+
+    /// Sets the number of hosts in the exchange, and how many have a lower rank.
+    pub fn set_hosts(&self, hosts: u64, rank: u64) {
+        if let Some(keyed) = &self.keyed {
+            keyed.hosts.store(hosts.max(1), Ordering::Relaxed);
+            keyed.rank.store(rank, Ordering::Relaxed);
+        }
+    }
+
+    /// Until when, by this host's clock, windows may pass what the last exchange has left them.
+    pub fn set_valid_until(&self, until: u64) {
+        if let Some(keyed) = &self.keyed {
+            keyed.valid_until.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// The cluster's clock at this host's `now`.
+    #[must_use]
+    pub fn instant(&self, now: u64) -> u64 {
+        self.keyed.as_ref().map_or(now, |keyed| keyed.instant(now))
+    }
+
+    /// Sets how far the cluster's clock is ahead of this host's. Used units stay used.
+    pub fn set_clock(&self, ahead: u64, now: u64) {
+        let Some(keyed) = &self.keyed else { return };
+        let before = keyed.ahead.load(Ordering::Relaxed);
+        let step = ahead.wrapping_sub(before);
+        if step.min(step.wrapping_neg()) <= LARGE_STEP_NANOSECONDS {
+            keyed.ahead.store(ahead, Ordering::Relaxed);
+            return;
+        }
+        // Clock and states must change together for all readers.
+        let mut shards: Vec<Guard<'_, Shard>> = self.all_shards().collect();
+        keyed.ahead.store(ahead, Ordering::Relaxed);
+        let (from, to) = (now.wrapping_add(before), now.wrapping_add(ahead));
+        for shard in &mut shards {
+            shard.replace_each(|words| tiers::rebased(self.tiers(), words, from, to));
+        }
+    }
+
+    /// Cuts off what busy keys consumed since the last cut. A key is busy if it was refused, another host has published
+    /// it, or it has used or passes more than `threshold` of its allowance or refill. Other keys are dropped here and
+    /// count on this host only.
+    #[must_use]
+    pub fn cut(&self, now: u64, threshold: f64) -> Vec<Cut> {
+        let mut cuts = Vec::new();
+        let Some(keyed) = &self.keyed else { return cuts };
+        let flow = self.tiers().iter().map(|tier| tier.refilled_in(keyed.sync.as_nanos() as u64));
+        let busy = threshold * flow.fold(f64::INFINITY, f64::min);
+        for mut shard in self.all_shards() {
+            if shard.accounts.is_empty() {
+                continue;
+            }
+            let now = self.instant(now);
+            let mut accounts = std::mem::take(&mut shard.accounts);
+            accounts.retain(|key, account| {
+                if account.spent == 0 && account.refused == 0 {
+                    return account.is_hot;
+                }
+                let used = shard.get(*key).map_or(Used::default(), |words| used(self.tiers(), words, now));
+                if !account.is_hot {
+                    let is_heard = shard.heard.contains(key);
+                    let is_busy = used.share >= threshold || account.spent as f64 > busy || account.refused > 0;
+                    if !is_heard && !is_busy {
+                        return false;
+                    }
+                    account.begin(*key, used, &mut shard.heard);
+                }
+                let Account { spent, over, refused, .. } = *account;
+                cuts.push(Cut { key: key.word(), spent, used: used.units, over, refused });
+                (account.spent, account.over, account.refused) = (0, 0, 0);
+                true
+            });
+            shard.accounts = accounts;
+        }
+        cuts
+    }
+
+    /// Charges a key with the other hosts' consumption.
+    pub fn settle(&self, settlement: &Settlement, now: u64) {
+        let key = Fingerprint::of_word(settlement.key);
+        let mut held = self.hold(key);
+        let now = self.instant(now);
+        held.charge_beyond(key, settlement, now);
+        if !settlement.is_hot {
+            held.shard.accounts.remove(&key);
+            return;
+        }
+        let mut account = held.shard.accounts.get(&key).copied().unwrap_or_else(|| Account::new(settlement.standing));
+        account.open = account.open.saturating_sub(settlement.release);
+        (account.standing, account.is_new) = (settlement.standing, settlement.is_new);
+        held.shard.accounts.insert(key, account);
+    }
+
+    /// Drops unpublished units: other hosts counted them as spent while the store was unavailable.
+    pub fn forget_accounts(&self) {
+        self.all_shards().for_each(|mut shard| shard.accounts.clear());
+    }
+}
+
+impl LockedShard<'_> {
+    fn charge_beyond(&mut self, key: Fingerprint, settlement: &Settlement, now: u64) {
+        let shard = &mut *self.shard;
+        let is_hot = shard.accounts.get(&key).is_some_and(|account| account.is_hot);
+        if settlement.is_hot && !is_hot {
+            // Units used here before the others published the key are new to them.
+            let used = shard.get(key).map_or(Used::default(), |words| used(self.store.tiers(), words, now));
+            let mut account = shard.accounts.get(&key).copied().unwrap_or_else(|| Account::new(settlement.standing));
+            account.begin(key, used, &mut shard.heard);
+            shard.accounts.insert(key, account);
+        }
+        if settlement.charge == 0 && settlement.give_back == 0 {
+            return;
+        }
+        let at = settlement.charged_at.unwrap_or(now).min(now);
+        self.with_state(key, now, |tiers, words| {
+            tiers::charge_beyond(tiers, words, (now, at), settlement.charge);
+            tiers::give_back(tiers, words, now, settlement.give_back);
+        });
+    }
+}
+
+impl Account {
+    /// Starts to publish the key, with all used units unless the others have received them before.
+    fn begin(&mut self, key: Fingerprint, used: Used, heard: &mut HashSet<Fingerprint>) {
+        if heard.insert(key) && used.units > self.spent {
+            self.open += used.units - self.spent;
+            self.spent = used.units;
+        }
+        self.is_hot = true;
+    }
+}
+
+/// The used part of a key's allowance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    units: u64,
+    share: f64,
+}
+
+fn used(tiers: &[Policy], words: &[u64], now: u64) -> Used {
+    tiers::each_used(tiers, words, now).fold(Used::default(), |all, (used, most)| Used {
+        units: all.units.max(used),
+        share: all.share.max(used as f64 / most.max(1) as f64),
+    })
+}

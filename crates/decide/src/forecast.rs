@@ -1,0 +1,46 @@
+//! Forecasts of when costs will pass.
+
+use std::time::Duration;
+
+use common::rate_limiter::Policy;
+
+use super::account::Account;
+use super::tiers;
+
+/// The future state of a key if only the given costs are charged.
+#[derive(Debug)]
+pub struct Forecast {
+    pub(super) tiers: Vec<Policy>,
+    pub(super) words: Box<[u64]>,
+    pub(super) at: u64,
+    /// How far the clock of the states is ahead of this host's.
+    pub(super) ahead: u64,
+    /// For a key that hosts exchange: its account, and the time to the next exchange.
+    pub(super) account: Option<(Account, Duration)>,
+}
+
+impl Forecast {
+    /// Charges a cost as soon as it conforms, at the latest at `until`, and returns when.
+    ///
+    /// # Errors
+    ///
+    /// When it conforms too late, with that instant, or never. Nothing is charged then.
+    pub fn passes_at(&mut self, cost: u64, until: u64) -> Result<u64, Option<u64>> {
+        let wait = tiers::wait(&self.tiers, &self.words, self.at, cost).ok_or(None)?;
+        let mut at = self.at.saturating_add(wait.as_nanos() as u64);
+        if let Some((account, sync)) = self.account
+            && !account.conforms(&self.tiers, &self.words, at, cost)
+        {
+            at = at.saturating_add(sync.as_nanos() as u64);
+        }
+        let here = at.wrapping_sub(self.ahead);
+        if here > until {
+            return Err(Some(here));
+        }
+        if !tiers::charge(&self.tiers, &mut self.words, at, cost) {
+            return Err(None);
+        }
+        self.at = at;
+        Ok(here)
+    }
+}

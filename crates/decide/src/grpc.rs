@@ -1,0 +1,204 @@
+//! Envoy's rate limit service v3 over gRPC, for Envoy, Istio, Contour, Traefik's and others' clients.
+//!
+//! A descriptor is charged to every limit whose key has the same entries, in any order, and whose domain is the
+//! request's or absent. A request is charged as a whole or not at all. A descriptor without a limit passes, as in
+//! Envoy's own service.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use common::rate_limiter::Outcome;
+use config::request_key::{SOURCE, entry_name, is_remote_address};
+use host::descriptors::places;
+use rls::envoy::config::core::v3::HeaderValue;
+use rls::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use rls::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use rls::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use rls::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use rls::envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use rls::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::answer::answer;
+use super::charge::Charge;
+use super::connection::{Connection, PATIENCE, accept};
+use super::engine::Engine;
+use super::engine_handle::EngineHandle;
+use super::headers;
+
+/// The longest message, in bytes.
+const LONGEST_MESSAGE: usize = 256 * 1024;
+/// The most descriptors of one request.
+const MOST_DESCRIPTORS: usize = 100;
+/// Requests of one connection at a time.
+const STREAMS: u32 = 1_024;
+/// The first bytes of a client: the preface of HTTP/2 and the head of a frame.
+const OPENING: usize = 24 + 9;
+/// The longest connection, so that no client keeps its place forever. The client is notified (GOAWAY), and reconnects
+/// without losing a request.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// Serves until it is dropped.
+pub async fn serve(listener: TcpListener, desk: EngineHandle) {
+    let service = RateLimitServiceServer::new(Rls { desk }).max_decoding_message_size(LONGEST_MESSAGE);
+    let server = tonic::transport::Server::builder()
+        .timeout(PATIENCE)
+        .max_concurrent_streams(STREAMS)
+        .http2_keepalive_interval(Some(PATIENCE))
+        .http2_keepalive_timeout(Some(PATIENCE))
+        .max_connection_age(LONGEST)
+        .max_connection_age_grace(PATIENCE)
+        .add_service(service);
+    let (sender, connections) = mpsc::unbounded_channel();
+    let take = move |connection: Connection<_>| drop(sender.send(Ok::<_, io::Error>(connection.opened_by(OPENING))));
+    tokio::select! {
+        () = accept(listener, places().grpc, take) => {}
+        // It ends with the runtime. Errors of one connection do not concern the server.
+        _ = server.serve_with_incoming(UnboundedReceiverStream::new(connections)) => {}
+    }
+}
+
+struct Rls {
+    desk: EngineHandle,
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Rls {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let response = decide(&self.desk.engine(), request.get_ref(), self.desk.now());
+        response.map(Response::new).map_err(Status::invalid_argument)
+    }
+}
+
+/// A charge and its descriptor.
+struct Asked {
+    descriptor: usize,
+    charge: Charge,
+}
+
+fn decide(engine: &Engine, request: &RateLimitRequest, now: u64) -> Result<RateLimitResponse, String> {
+    if request.domain.is_empty() {
+        return Err("missing domain in the request".to_owned());
+    }
+    let descriptors = &request.descriptors;
+    if descriptors.is_empty() || descriptors.len() > MOST_DESCRIPTORS {
+        return Err(format!("{} descriptors: send 1 to {MOST_DESCRIPTORS}", descriptors.len()));
+    }
+    // The client's address may be in a separate descriptor: it determines the class for all.
+    let entries = || descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+    let (remote_address, named_source) = (address(entries(), is_remote_address), address(entries(), is_source));
+    let mut asked = Vec::new();
+    for (nth, descriptor) in descriptors.iter().enumerate() {
+        let cost = cost(request, descriptor)?;
+        let entries = || descriptor.entries.iter().map(|entry| (entry_name(&entry.key), entry.value.as_str()));
+        // The address that Envoy sees takes precedence over an entry with that name, such as a header.
+        let own = |is_it: fn(&str) -> bool| address(descriptor.entries.iter(), is_it);
+        let seen = own(is_remote_address).or(remote_address);
+        let source = seen.or_else(|| own(is_source)).or(named_source).flatten();
+        for limit in engine.limits_of(&request.domain, entries) {
+            let charge = engine.charge_of(limit, entries(), source, cost, false).map_err(|error| error.to_string())?;
+            asked.push(Asked { descriptor: nth, charge });
+        }
+    }
+    let charges: Vec<Charge> = asked.iter().map(|asked| asked.charge).collect();
+    let outcomes = engine.settle_all(&charges, now);
+
+    let mut statuses =
+        vec![DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }; descriptors.len()];
+    let mut tightest: Option<(&Charge, Outcome)> = None;
+    for (asked, outcome) in asked.iter().zip(outcomes) {
+        let limit = current_limit(engine, &asked.charge);
+        let status = &mut statuses[asked.descriptor];
+        let is_tighter = |other: Option<u64>| !outcome.allowed || other.is_none_or(|other| outcome.remaining < other);
+        // Of several limits on one descriptor, the reply has the one that refuses, else the one with the least left.
+        if is_tighter(status.current_limit.as_ref().map(|_| u64::from(status.limit_remaining)))
+            && status.code == i32::from(Code::Ok)
+        {
+            let code = if outcome.allowed { Code::Ok } else { Code::OverLimit };
+            *status = DescriptorStatus {
+                code: code.into(),
+                current_limit: limit,
+                limit_remaining: u32::try_from(outcome.remaining).unwrap_or(u32::MAX),
+                duration_until_reset: duration(outcome.reset_after),
+            };
+        }
+        let is_tightest =
+            tightest.is_none_or(|(_, other)| (outcome.allowed, outcome.remaining) < (other.allowed, other.remaining));
+        if is_tightest {
+            tightest = Some((&asked.charge, outcome));
+        }
+    }
+    let is_over = statuses.iter().any(|status| status.code == i32::from(Code::OverLimit));
+    Ok(RateLimitResponse {
+        overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
+        statuses,
+        response_headers_to_add: tightest.map(|(charge, outcome)| headers(engine, charge, outcome)).unwrap_or_default(),
+    })
+}
+
+fn is_source(name: &str) -> bool {
+    name == SOURCE
+}
+
+/// The address in the entries with this name: `None` without any, `Some(None)` if they differ. No value makes a request
+/// invalid: clients that choose a value, as in a header, could otherwise bypass all limits where Envoy passes requests
+/// after errors.
+fn address<'e>(entries: impl Iterator<Item = &'e Entry>, is_it: fn(&str) -> bool) -> Option<Option<IpAddr>> {
+    let parse = |entry: &Entry| entry.value.parse().ok().map(|address: IpAddr| address.to_canonical());
+    let mut addresses = entries.filter(|entry| is_it(&entry.key)).filter_map(parse);
+    let first = addresses.next()?;
+    Some(addresses.all(|other| other == first).then_some(first))
+}
+
+/// The descriptor's hits, else the request's, else 1.
+fn cost(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Result<u64, String> {
+    if descriptor.is_negative_hits {
+        return Err("is_negative_hits is not supported: leave it out".to_owned());
+    }
+    if descriptor.limit.is_some() {
+        return Err("limit in a descriptor is not supported: write it in limits.toml".to_owned());
+    }
+    let of_request = u64::from(request.hits_addend.max(1));
+    Ok(descriptor.hits_addend.unwrap_or(of_request))
+}
+
+/// The client's limit, which Envoy sends as `x-ratelimit-limit`. Envoy has whole units of time; for other windows only
+/// the name is reported.
+fn current_limit(engine: &Engine, charge: &Charge) -> Option<RateLimit> {
+    let quota = engine.quota(charge)?;
+    let unit = match quota.per_nanoseconds / 1_000_000 {
+        1_000 => Unit::Second,
+        60_000 => Unit::Minute,
+        3_600_000 => Unit::Hour,
+        86_400_000 => Unit::Day,
+        _ => Unit::Unknown,
+    };
+    Some(RateLimit {
+        name: engine.limit(charge.limit).name.clone(),
+        requests_per_unit: u32::try_from(quota.count).unwrap_or(u32::MAX),
+        unit: unit.into(),
+    })
+}
+
+fn duration(time: Duration) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(time).ok()
+}
+
+fn headers(engine: &Engine, charge: &Charge, outcome: Outcome) -> Vec<HeaderValue> {
+    let answer = answer(&engine.limit(charge.limit).name, outcome);
+    let policy = engine.policy_header(charge);
+    let headers = [
+        ("ratelimit-policy", policy.map(ToString::to_string)),
+        ("ratelimit", policy.map(|_| headers::limit(&answer))),
+        ("retry-after", headers::retry_after(&answer)),
+    ];
+    let header = |(key, value): (&str, Option<String>)| Some(HeaderValue { key: key.to_owned(), value: value? });
+    headers.into_iter().filter_map(header).collect()
+}

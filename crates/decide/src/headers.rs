@@ -1,0 +1,99 @@
+//! Headers of HTTP replies.
+//!
+//! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-11: lists of structured fields
+//! (RFC 9651), one item a policy, named after the limit. `Retry-After` is RFC 9110's, in whole seconds.
+
+use api::decide::Answer;
+use config::policy::{Multiplier, RequestLimit, RequestUnit};
+
+/// The largest integer of a structured field.
+const LARGEST_INTEGER: u64 = 999_999_999_999_999;
+
+/// `RateLimit-Policy`: the quota `q` and its window `w` in seconds, for the limit and each of its tiers, with this
+/// multiplier.
+#[must_use]
+pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> String {
+    let items: Vec<String> = limit
+        .quotas(multiplier)
+        .into_iter()
+        .enumerate()
+        .map(|(nth, rate)| {
+            let name = if nth == 0 { limit.name.clone() } else { format!("{}-{}", limit.name, nth + 1) };
+            let window = seconds(rate.per_nanoseconds as f64 / 1e9);
+            // "requests" is the default unit.
+            let unit = if limit.unit == RequestUnit::Requests { "" } else { ";qu=\"credits\"" };
+            format!("{};q={};w={window}{unit}", string(&name), rate.count.min(LARGEST_INTEGER))
+        })
+        .collect();
+    items.join(", ")
+}
+
+/// `RateLimit`: the remaining units `r`, and the seconds `t` until the allowance is full.
+#[must_use]
+pub fn limit(answer: &Answer) -> String {
+    let remaining = answer.remaining.min(LARGEST_INTEGER);
+    format!("{};r={remaining};t={}", string(&answer.limit), seconds(answer.reset_after_seconds))
+}
+
+/// `Retry-After` in whole seconds, at least one and rounded up; `None` if waiting does not help.
+#[must_use]
+pub fn retry_after(answer: &Answer) -> Option<String> {
+    let wait = answer.retry_after_seconds.filter(|_| !answer.allowed)?;
+    Some(seconds(wait).max(1).to_string())
+}
+
+fn seconds(value: f64) -> u64 {
+    (value.ceil() as u64).min(LARGEST_INTEGER)
+}
+
+/// A structured field's string: printable ASCII; other characters are left out.
+fn string(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars().filter(|c| (' '..='~').contains(c)) {
+        if matches!(c, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn headers_are_the_drafts() {
+        let text = "[[limit]]\nname = \"per \\\"user\\\"\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\n\
+                    rate = \"600/min\"\ntiers = [\"9000/h\", \"5/100ms\"]\n";
+        let loaded = config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(
+            policy(&loaded.config.decide.limits[0], Multiplier::ONE),
+            "\"per \\\"user\\\"\";q=600;w=60;qu=\"credits\", \"per \\\"user\\\"-2\";q=9000;w=3600;qu=\"credits\", \
+             \"per \\\"user\\\"-3\";q=5;w=1;qu=\"credits\""
+        );
+        let of_class = |factor| policy(&loaded.config.decide.limits[0], Multiplier::new(factor).unwrap());
+        assert_eq!(
+            of_class(5.0),
+            "\"per \\\"user\\\"\";q=3000;w=60;qu=\"credits\", \"per \\\"user\\\"-2\";q=45000;w=3600;qu=\"credits\", \
+             \"per \\\"user\\\"-3\";q=25;w=1;qu=\"credits\""
+        );
+        // The class's count is not whole: one unit in a longer window.
+        assert!(of_class(0.001).starts_with("\"per \\\"user\\\"\";q=1;w=100;"), "{}", of_class(0.001));
+        let mut answer = Answer {
+            allowed: false,
+            limit: "a".to_owned(),
+            remaining: 7,
+            retry_after_seconds: Some(0.01),
+            reset_after_seconds: 59.2,
+            waited_seconds: None,
+        };
+        assert_eq!((limit(&answer), retry_after(&answer)), ("\"a\";r=7;t=60".to_owned(), Some("1".to_owned())));
+        answer.retry_after_seconds = Some(2.5);
+        assert_eq!(retry_after(&answer), Some("3".to_owned()));
+        answer.retry_after_seconds = None;
+        assert_eq!(retry_after(&answer), None);
+    }
+}

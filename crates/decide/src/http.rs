@@ -1,0 +1,195 @@
+//! JSON over HTTP/1.1: `POST /v1/decide`, and `GET /v1/health` for health checks.
+//!
+//! hyper without a framework: there are two routes. Requests are bounded in size; heads, bodies and pauses in time;
+//! connections in number.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+
+use api::decide::Question;
+use host::descriptors::places;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+
+use super::answer::Decided;
+use super::connection::{PATIENCE, accept};
+use super::engine_handle::EngineHandle;
+use super::error::DecideError;
+use super::headers;
+
+/// The longest body of a request, in bytes.
+const LONGEST_BODY: usize = 256 * 1024;
+/// The longest array of requests.
+const MOST_QUESTIONS: usize = 1_000;
+
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// A listening socket.
+pub enum Listener {
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+}
+
+/// The reply of `/v1/health`.
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+}
+
+/// An HTTP error.
+#[derive(Serialize)]
+struct Refusal {
+    error: String,
+}
+
+/// Serves until it is dropped.
+pub async fn serve(listener: Listener, desk: EngineHandle) {
+    let places = places().http;
+    let spawn = |connection: Pin<Box<dyn Future<Output = ()> + Send>>| drop(tokio::spawn(connection));
+    match listener {
+        Listener::Tcp(listener) => {
+            accept(listener, places, |stream| spawn(Box::pin(connection(stream, desk.clone())))).await;
+        }
+        Listener::Unix(listener) => {
+            accept(listener, places, |stream| spawn(Box::pin(connection(stream, desk.clone())))).await;
+        }
+    }
+}
+
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, desk: EngineHandle) {
+    let service = service_fn(move |request| {
+        let desk = desk.clone();
+        async move { Ok::<_, Infallible>(respond(request, &desk).await) }
+    });
+    // Errors of one client concern no other.
+    let _ = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+/// Replies to one request.
+async fn respond<B>(request: Request<B>, desk: &EngineHandle) -> Response<Full<Bytes>>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match request.uri().path() {
+        "/v1/decide" => {}
+        "/v1/health" => return json(StatusCode::OK, &Health { status: "ok" }),
+        _ => return refuse(StatusCode::NOT_FOUND, "unknown path: use /v1/decide or /v1/health"),
+    }
+    if request.method() != Method::POST {
+        let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        return response;
+    }
+    let body = Limited::new(request.into_body(), LONGEST_BODY).collect();
+    let body = match tokio::time::timeout(PATIENCE, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            return refuse(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &format!("the body exceeds {LONGEST_BODY} bytes: send fewer requests at once"),
+            );
+        }
+        Ok(Err(error)) => return refuse(StatusCode::BAD_REQUEST, &format!("reading the body failed: {error}")),
+        Err(_) => {
+            return refuse(
+                StatusCode::REQUEST_TIMEOUT,
+                &format!("the body did not arrive within {} s", PATIENCE.as_secs()),
+            );
+        }
+    };
+    decide(&body, desk).await
+}
+
+/// The reply to one body: a request, or an array of them.
+async fn decide(body: &[u8], desk: &EngineHandle) -> Response<Full<Bytes>> {
+    let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    if !is_batch {
+        let question: Question = match serde_json::from_slice(body) {
+            Ok(question) => question,
+            Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("invalid request: {error}")),
+        };
+        let answer = match desk.ask(&question) {
+            Ok(decision) => decision.answer().await,
+            Err(error) => Err(error),
+        };
+        return match answer {
+            Ok(decided) => one(&decided),
+            Err(error) => refuse(status_of(&error), &error.to_string()),
+        };
+    }
+    let questions: Vec<Question> = match serde_json::from_slice(body) {
+        Ok(questions) => questions,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("invalid array of requests: {error}")),
+    };
+    if questions.len() > MOST_QUESTIONS {
+        let reason = format!("{} requests in one array: send at most {MOST_QUESTIONS}", questions.len());
+        return refuse(StatusCode::BAD_REQUEST, &reason);
+    }
+    // Each element has its own verdict: one status for all would mislead.
+    match each(&questions, desk).await {
+        Ok(decided) => json(StatusCode::OK, &decided.iter().map(|one| &one.answer).collect::<Vec<_>>()),
+        Err((nth, error)) => refuse(status_of(&error), &format!("request {} of the array: {error}", nth + 1)),
+    }
+}
+
+/// The reply to an array, once its last request is decided.
+async fn each(questions: &[Question], desk: &EngineHandle) -> Result<Vec<Decided>, (usize, DecideError)> {
+    let mut answers = Vec::with_capacity(questions.len());
+    for (nth, decision) in desk.ask_each(questions)?.into_iter().enumerate() {
+        answers.push(decision.answer().await.map_err(|error| (nth, error))?);
+    }
+    Ok(answers)
+}
+
+fn one(Decided { answer, policy }: &Decided) -> Response<Full<Bytes>> {
+    let policy = policy.as_deref();
+    let mut response = json(status(answer.allowed), answer);
+    header(&mut response, RATELIMIT_POLICY, policy.map(str::to_owned));
+    header(&mut response, RATELIMIT, policy.map(|_| headers::limit(answer)));
+    header(&mut response, RETRY_AFTER, headers::retry_after(answer));
+    response
+}
+
+const fn status_of(error: &DecideError) -> StatusCode {
+    match error {
+        DecideError::Ending => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+const fn status(allowed: bool) -> StatusCode {
+    if allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }
+}
+
+fn refuse(status: StatusCode, reason: &str) -> Response<Full<Bytes>> {
+    json(status, &Refusal { error: reason.to_owned() })
+}
+
+fn json(status: StatusCode, document: &impl Serialize) -> Response<Full<Bytes>> {
+    // These documents are strings and numbers, which always serialise.
+    let body = serde_json::to_vec(document).unwrap_or_default();
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn header(response: &mut Response<Full<Bytes>>, name: HeaderName, value: Option<String>) {
+    if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+        response.headers_mut().insert(name, value);
+    }
+}

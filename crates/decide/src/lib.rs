@@ -1,0 +1,66 @@
+//! Limits on requests of applications, evaluated in user space by the functions of the kernel programs.
+//!
+//! [`Engine`] decides: a pure function of the policy, its state and an instant. HTTP, gRPC and the control socket call
+//! it. It sends bans to an [`Edge`].
+//!
+//! - `resolve`: a question becomes a `charge`; `engine` decides it, `together` several at once.
+//! - `state_store`: a limit's keys in shards; decisions use a locked one (`locked_shard`).
+//! - `line`, `waiting`: requests that wait until they conform.
+//! - `engine_handle`, `http`, `grpc`, `service`: the interfaces for applications.
+//! - `share`, `keyed`, `exchange`: limits that several hosts share.
+
+mod account;
+mod answer;
+mod build;
+mod charge;
+mod connection;
+mod engine;
+mod engine_handle;
+mod error;
+mod escalation;
+mod exchange;
+mod fingerprint;
+mod forecast;
+mod grpc;
+mod headers;
+mod http;
+mod keyed;
+mod limit;
+mod line;
+mod locked_shard;
+mod memory;
+mod offence;
+mod refusals;
+mod resolve;
+mod saved;
+mod service;
+mod shard;
+mod share;
+mod sources;
+mod state_store;
+mod status;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tiers;
+mod together;
+mod waiting;
+
+pub use account::PeerConsumption;
+pub use answer::Decided;
+pub use api::decide::{Answer, LONGEST_WAIT, Question, Wait};
+pub use build::{EngineError, Moves};
+pub use engine::{Current, Engine, Now};
+pub use engine_handle::EngineHandle;
+pub use error::DecideError;
+pub use escalation::Edge;
+pub use fingerprint::{Fingerprint, Fingerprints};
+pub use keyed::{Cut, Settlement};
+pub use line::{Bounds, Decision, Ticket, Waiting};
+pub use memory::{LimitMemory, memory};
+pub use offence::{Offence, Scope};
+pub use saved::SavedRequests;
+pub use service::{Service, ServiceError};
+pub use shard::Forgotten;
+pub use share::EffectiveShare;
+pub use state_store::{LockedShard, StateStore};

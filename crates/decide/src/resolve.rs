@@ -1,0 +1,207 @@
+//! Validation of questions: the limit, the key and the cost.
+
+use std::net::IpAddr;
+
+use api::decide::Question;
+use config::policy::{ClusterMode, EntryValue, KeyEntry, RequestLimit};
+use config::request_key::{SOURCE, entry_name, masked};
+use config::suggestion;
+
+use super::charge::Charge;
+use super::engine::Engine;
+use super::error::{DecideError, address};
+use super::limit::Limit;
+use super::sources::SourceClass;
+use super::tiers;
+
+impl Engine {
+    /// Validates several questions.
+    pub(super) fn understand(&self, questions: &[Question]) -> Result<Vec<Charge>, (usize, DecideError)> {
+        let charges = questions.iter().enumerate();
+        charges.map(|(nth, question)| self.charge(question).map_err(|error| (nth, error))).collect()
+    }
+
+    /// Validates a question.
+    pub(super) fn charge(&self, question: &Question) -> Result<Charge, DecideError> {
+        let Some(nth) = self.by_name.get(&question.limit).copied() else {
+            let names: Vec<&str> = self.limits.iter().map(|limit| limit.policy.name.as_str()).collect();
+            return Err(DecideError::UnknownLimit {
+                name: question.limit.clone(),
+                help: suggest(&question.limit, &names),
+            });
+        };
+        let source = address(question)?;
+        let entries = question.key.iter().map(|(entry, value)| (entry_name(entry), value.as_str()));
+        let nth = self.replacement(nth, entries.clone(), source);
+        let limit = &self.limits[nth];
+        let is_known = |entry: &str| entry == SOURCE || limit.policy.key.iter().any(|known| known.name == entry);
+        if let Some((entry, _)) = entries.clone().find(|(entry, _)| !is_known(entry)) {
+            return Err(DecideError::UnknownEntry { limit: limit.policy.name.clone(), entry: entry.to_owned() });
+        }
+        if question.peek && question.wait.is_some() {
+            return Err(DecideError::PeekWaits);
+        }
+        let cost = self.cost(limit, source, question)?;
+        self.charge_of(nth, entries, source, cost, question.peek)
+    }
+
+    /// The limit that replaces the named one for this key, if there is one.
+    fn replacement<'q>(
+        &self,
+        mut nth: usize,
+        entries: impl Iterator<Item = (&'q str, &'q str)> + Clone,
+        source: Option<IpAddr>,
+    ) -> usize {
+        // A valid config has no cycles of them; this ends in any case.
+        for _ in &self.limits {
+            let is_for = |limit: &Limit| {
+                limit.replaces == Some(nth)
+                    && limit.policy.domain == self.limits[nth].policy.domain
+                    && limit.policy.key.iter().filter(|entry| entry.value.is_some()).all(|entry| {
+                        let value = value_of(entry, entries.clone(), source, &limit.policy);
+                        value.is_some_and(|value| is_wanted(entry, &value, &limit.policy))
+                    })
+            };
+            match self.limits.iter().position(is_for) {
+                Some(other) => nth = other,
+                None => break,
+            }
+        }
+        nth
+    }
+
+    /// Validates the entries of a key, under their names in limits.
+    pub(super) fn charge_of<'q>(
+        &self,
+        nth: usize,
+        entries: impl Iterator<Item = (&'q str, &'q str)> + Clone,
+        source: Option<IpAddr>,
+        cost: u64,
+        peek: bool,
+    ) -> Result<Charge, DecideError> {
+        let limit = &self.limits[nth];
+        let mut values = Vec::with_capacity(limit.policy.key.len());
+        for entry in &limit.policy.key {
+            let name = || limit.policy.name.clone();
+            let value = match (value_of(entry, entries.clone(), source, &limit.policy), &entry.value) {
+                (Some(value), _) if is_wanted(entry, &value, &limit.policy) => value,
+                (Some(value), _) => {
+                    let (entry, value) = (entry.to_string(), value.to_string());
+                    return Err(DecideError::OtherValue { limit: name(), entry, value });
+                }
+                // The limit fixes the only possible value.
+                (None, Some(EntryValue::Text(text))) => Value::Text(text),
+                (None, Some(EntryValue::Address(address))) => Value::of_address(*address, &limit.policy),
+                (None, None) => {
+                    let help =
+                        if entry.is_source() { "send the client's address as source" } else { "add it with a value" };
+                    return Err(DecideError::MissingEntry { limit: name(), entry: entry.name.clone(), help });
+                }
+            };
+            values.push(value);
+        }
+        let standing = self.sources.standing(source);
+        let key = match limit.policy.cluster {
+            Some(ClusterMode::Keys) => self.together.load().of(&values),
+            _ => self.fingerprints.of(&values),
+        };
+        Ok(Charge { limit: nth, standing, source, key, cost, peek })
+    }
+
+    fn cost(&self, limit: &Limit, source: Option<IpAddr>, question: &Question) -> Result<u64, DecideError> {
+        let Some(name) = &question.request else {
+            if !question.parameters.is_empty() {
+                return Err(DecideError::Cost("parameters requires request: add request, or send cost instead"));
+            }
+            return Ok(question.cost.unwrap_or(1));
+        };
+        if question.cost.is_some() {
+            return Err(DecideError::Cost("request conflicts with cost: leave out one of them"));
+        }
+        let Some(formula) = self.requests.get(name) else {
+            let names: Vec<&str> = self.requests.keys().map(String::as_str).collect();
+            return Err(DecideError::UnknownRequest { name: name.clone(), help: suggest(name, &names) });
+        };
+        // The allowance of the caller's class.
+        let grade = if let SourceClass::Grade(grade) = self.sources.standing(source) { grade } else { 0 };
+        let most = limit.stores.get(grade).map_or(0, |store| tiers::most(store.tiers()));
+        formula.cost(most, &question.parameters).map_err(|error| DecideError::Formula { request: name.clone(), error })
+    }
+
+    /// The limits on a descriptor with these entries: those with exactly these entries in any order, without the limits
+    /// that another one replaces.
+    pub(super) fn limits_of<'q, I: Iterator<Item = (&'q str, &'q str)> + Clone>(
+        &self,
+        domain: &str,
+        entries: impl Fn() -> I,
+    ) -> Vec<usize> {
+        let is_for = |limit: &Limit| {
+            let policy = &limit.policy;
+            policy.domain.as_ref().is_none_or(|wanted| wanted == domain)
+                && policy.key.len() == entries().count()
+                && policy.key.iter().all(|entry| {
+                    let value = value_of(entry, entries(), None, policy);
+                    value.is_some_and(|value| is_wanted(entry, &value, policy))
+                })
+        };
+        let matching: Vec<usize> = (0..self.limits.len()).filter(|nth| is_for(&self.limits[*nth])).collect();
+        let is_replaced = |nth: &usize| matching.iter().any(|other| self.limits[*other].replaces == Some(*nth));
+        matching.iter().copied().filter(|nth| !is_replaced(nth)).collect()
+    }
+}
+
+/// The parts of a key. Hashing includes their lengths, so that adjacent values cannot run together.
+#[derive(Hash, PartialEq, Eq)]
+enum Value<'q> {
+    Text(&'q str),
+    Address(IpAddr),
+}
+
+impl Value<'_> {
+    fn of_address(address: IpAddr, policy: &RequestLimit) -> Self {
+        Self::Address(masked(address, policy.ipv4_prefix, policy.ipv6_prefix))
+    }
+}
+
+impl std::fmt::Display for Value<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(text) => text.fmt(formatter),
+            Self::Address(address) => address.fmt(formatter),
+        }
+    }
+}
+
+/// An entry's value in a question or descriptor. `source` may be given separately; a `source` that is not an address is
+/// kept as text, so that the limit applies to it like to any other value.
+fn value_of<'q>(
+    entry: &KeyEntry,
+    mut entries: impl Iterator<Item = (&'q str, &'q str)>,
+    source: Option<IpAddr>,
+    policy: &RequestLimit,
+) -> Option<Value<'q>> {
+    let text = entries.find(|(name, _)| *name == entry.name).map(|(_, value)| value);
+    if !entry.is_source() {
+        return text.map(Value::Text);
+    }
+    match text {
+        Some(text) => Some(match text.parse::<IpAddr>() {
+            Ok(address) => Value::of_address(address.to_canonical(), policy),
+            Err(_) => Value::Text(text),
+        }),
+        None => source.map(|source| Value::of_address(source, policy)),
+    }
+}
+
+/// Whether the value is the one that the entry requires, if any.
+fn is_wanted(entry: &KeyEntry, value: &Value<'_>, policy: &RequestLimit) -> bool {
+    match &entry.value {
+        None => true,
+        Some(EntryValue::Text(text)) => *value == Value::Text(text),
+        Some(EntryValue::Address(address)) => *value == Value::of_address(*address, policy),
+    }
+}
+
+fn suggest(written: &str, known: &[&str]) -> String {
+    if known.is_empty() { "the config has none".to_owned() } else { suggestion(written, known) }
+}

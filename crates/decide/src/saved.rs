@@ -1,0 +1,139 @@
+//! The used units of slow limits' keys, saved to a file for the next agent.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use config::policy::ClusterMode;
+use serde::{Deserialize, Serialize};
+
+use super::engine::Engine;
+use super::fingerprint::{Fingerprint, Fingerprints};
+use super::limit::Limit;
+use super::state_store::StateStore;
+
+/// A state that is full again within this time is not saved.
+const A_MINUTE: u64 = 60_000_000_000;
+/// The most words in the file: 16 MiB.
+const MOST_WORDS: usize = 2 << 20;
+
+/// The keys of all limits, and their counters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SavedRequests {
+    /// The secret of the fingerprints.
+    secret: [u64; 2],
+    /// By limit name: passed, refused, would have been refused.
+    counters: BTreeMap<String, [u64; 3]>,
+    stores: Vec<SavedStore>,
+    /// All stores in order, and their keys: fingerprint, then state.
+    #[serde(skip)]
+    pub words: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SavedStore {
+    limit: String,
+    /// The meaning of the keys and their states.
+    definition: String,
+    keys: usize,
+    /// The number of words per key.
+    each: usize,
+}
+
+impl SavedRequests {
+    /// The number of words; `None` if it is impossible.
+    #[must_use]
+    pub fn count(&self) -> Option<usize> {
+        self.stores.iter().try_fold(0usize, |sum, store| sum.checked_add(store.keys.checked_mul(store.each)?))
+    }
+
+    /// Whether there is nothing to save.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.counters.is_empty()
+    }
+}
+
+impl Engine {
+    /// The state for the next agent: keys whose allowance is not full within a minute. If they do not fit, those that
+    /// take longest come first, to a factor of two.
+    #[must_use]
+    pub fn save(&self, now: u64) -> SavedRequests {
+        let stores = || self.limits.iter().flat_map(|limit| limit.stores.iter().map(move |store| (limit, store)));
+        // The number of words of keys by the power of two of that time.
+        let mut lives = [0usize; u64::BITS as usize];
+        for (_, store) in stores() {
+            store.each_slow(now, A_MINUTE, |_, words, life| lives[life.ilog2() as usize] += 1 + words.len());
+        }
+        let mut room = MOST_WORDS;
+        for words in lives.iter_mut().rev() {
+            *words = (*words).min(room);
+            room -= *words;
+        }
+        let mut saved = SavedRequests {
+            secret: self.fingerprints.secret(),
+            counters: self.limits.iter().map(|limit| (limit.policy.name.clone(), counted(limit))).collect(),
+            stores: Vec::new(),
+            words: Vec::with_capacity(MOST_WORDS - room),
+        };
+        for (limit, store) in stores() {
+            let before = saved.words.len();
+            store.each_slow(now, A_MINUTE, |key, words, life| {
+                let room = &mut lives[life.ilog2() as usize];
+                if let Some(left) = room.checked_sub(1 + words.len()) {
+                    *room = left;
+                    saved.words.push(key.word());
+                    saved.words.extend(words);
+                }
+            });
+            let (each, limit, definition) = (1 + store.words(), limit.policy.name.clone(), definition(limit, store));
+            saved.stores.push(SavedStore { limit, definition, keys: (saved.words.len() - before) / each, each });
+        }
+        saved
+    }
+
+    /// Restores the state saved at `then` of the earlier clock, before anything is decided. Limits that have changed
+    /// since are reset.
+    pub fn resume(&mut self, saved: &SavedRequests, then: u64, now: u64) {
+        self.fingerprints = Fingerprints::under(saved.secret);
+        let mut rest = &saved.words[..];
+        for store in &saved.stores {
+            let Some((keys, others)) = rest.split_at_checked(store.keys.saturating_mul(store.each)) else { return };
+            rest = others;
+            let limit = self.limits.iter().filter(is_own).find(|limit| limit.policy.name == store.limit);
+            let known = limit.and_then(|limit| {
+                limit
+                    .stores
+                    .iter()
+                    .find(|known| definition(limit, known) == store.definition && 1 + known.words() == store.each)
+            });
+            let Some(known) = known else { continue };
+            for key in keys.chunks_exact(store.each) {
+                if let Some((fingerprint, words)) = key.split_first().filter(|(fingerprint, _)| **fingerprint != 0) {
+                    known.take_up(Fingerprint::of_word(*fingerprint), words, then, now);
+                }
+            }
+        }
+        for limit in &self.limits {
+            if let Some([passed, refused, would_refuse]) = saved.counters.get(&limit.policy.name).copied() {
+                limit.counters.passed.fetch_add(passed, Ordering::Relaxed);
+                limit.counters.refused.fetch_add(refused, Ordering::Relaxed);
+                limit.counters.would_refuse.fetch_add(would_refuse, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Whether its keys are this host's. Exchanged keys have fingerprints of all hosts, which publish them again.
+fn is_own(limit: &&Limit) -> bool {
+    limit.policy.cluster != Some(ClusterMode::Keys)
+}
+
+fn counted(limit: &Limit) -> [u64; 3] {
+    let of = &limit.counters;
+    [&of.passed, &of.refused, &of.would_refuse].map(|counter| counter.load(Ordering::Relaxed))
+}
+
+fn definition(limit: &Limit, store: &StateStore) -> String {
+    let policy = &limit.policy;
+    format!("{:?}", (&policy.key, policy.ipv4_prefix, policy.ipv6_prefix, policy.unit, store.tiers()))
+}

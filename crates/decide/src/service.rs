@@ -1,0 +1,196 @@
+//! The servers of an engine, on separate threads: decisions never wait for the agent's other work.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::policy::{Decide, Endpoint};
+use host::unix_socket::{self, SocketFile};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+
+use super::build::Moves;
+use super::engine::{Current, Engine, Now};
+use super::engine_handle::EngineHandle;
+use super::grpc;
+use super::http::{self, Listener};
+
+/// Threads that serve requests.
+const MOST_THREADS: usize = 4;
+/// The interval at which decayed keys are removed.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+
+/// The timeout for replies to waiting requests when the agent ends.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// A server that cannot be started.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    /// The system has no threads.
+    #[error("starting the threads that serve applications failed: {0}")]
+    Threads(io::Error),
+    /// The address is in use, or not this host's.
+    #[error("listening on {endpoint} for applications ([decide] {key}) failed: {source}")]
+    Listen {
+        /// The key of the config.
+        key: &'static str,
+        /// The address as text.
+        endpoint: String,
+        source: io::Error,
+    },
+}
+
+/// Running servers; dropping this stops them.
+pub struct Service {
+    desk: EngineHandle,
+    http: Option<Endpoint>,
+    grpc: Option<SocketAddr>,
+    /// Removed when this is dropped.
+    socket: Option<SocketFile>,
+    runtime: Option<Runtime>,
+}
+
+impl Service {
+    /// Listens on the configured addresses and serves requests.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot listen on an address.
+    pub fn start(config: &Decide, engine: Engine, now: Now) -> Result<Self, ServiceError> {
+        let mut service = Self {
+            desk: EngineHandle::new(Arc::new(Current::from_pointee(engine)), now),
+            http: None,
+            grpc: None,
+            socket: None,
+            runtime: None,
+        };
+        if config.limits.is_empty() {
+            return Ok(service);
+        }
+        let count = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(count)
+            .thread_name("weir-decide")
+            .enable_all()
+            .build()
+            .map_err(ServiceError::Threads)?;
+        let threads = runtime.handle().clone();
+        // From here on, dropping the service ends the runtime without waiting, also after an error below.
+        service.runtime = Some(runtime);
+        {
+            let _inside = threads.enter();
+            if let Some(endpoint) = &config.http {
+                let fail = |source| ServiceError::Listen { key: "http", endpoint: endpoint.to_string(), source };
+                let (listener, at) = match endpoint {
+                    Endpoint::Tcp(address) => {
+                        let (listener, address) = listen(*address).map_err(fail)?;
+                        (Listener::Tcp(listener), Endpoint::Tcp(address))
+                    }
+                    Endpoint::Unix(path) => {
+                        let (listener, socket) = unix_socket::listen(path).map_err(io::Error::from).map_err(fail)?;
+                        service.socket = Some(socket);
+                        (Listener::Unix(listener), endpoint.clone())
+                    }
+                };
+                service.http = Some(at);
+                threads.spawn(http::serve(listener, service.desk.clone()));
+            }
+            if let Some(address) = config.grpc {
+                let fail = |source| ServiceError::Listen { key: "grpc", endpoint: address.to_string(), source };
+                let (listener, address) = listen(address).map_err(fail)?;
+                service.grpc = Some(address);
+                threads.spawn(grpc::serve(listener, service.desk.clone()));
+            }
+            let desk = service.desk.clone();
+            threads.spawn(async move {
+                loop {
+                    tokio::time::sleep(SWEEP_EVERY).await;
+                    desk.engine().sweep(desk.now());
+                }
+            });
+        }
+        Ok(service)
+    }
+
+    /// Refuses all waiting requests and sends their replies, before the agent stops.
+    pub fn close(&self) {
+        let engine = self.engine();
+        if engine.waiting().close(&engine, self.now()) > 0 {
+            std::thread::sleep(LAST_WORDS);
+        }
+    }
+
+    /// The current engine.
+    #[must_use]
+    pub fn engine(&self) -> Arc<Engine> {
+        self.desk.current().load_full()
+    }
+
+    /// Replaces the engine. Decisions that the previous one still makes are charged in the new one.
+    pub fn replace(&self, engine: Engine, moves: Moves) {
+        moves.carry_out(self.now());
+        let waiting = Arc::clone(engine.waiting());
+        waiting.replace(self.desk.current(), engine, self.now());
+    }
+
+    /// Whether servers run: only a config with limits on requests starts them.
+    #[must_use]
+    pub const fn is_listening(&self) -> bool {
+        self.runtime.is_some()
+    }
+
+    /// The slot that has the current engine.
+    #[must_use]
+    pub fn current(&self) -> Arc<Current> {
+        Arc::clone(self.desk.current())
+    }
+
+    #[must_use]
+    pub const fn desk(&self) -> &EngineHandle {
+        &self.desk
+    }
+
+    /// The instant for decisions, in nanoseconds.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.desk.now()
+    }
+
+    /// The addresses as text.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        let http = self.http.iter().map(|endpoint| format!("over HTTP on {endpoint}"));
+        http.chain(self.grpc.iter().map(|address| format!("over gRPC on {address}"))).collect()
+    }
+
+    /// The address for HTTP; with a configured port 0, the one that the system chose.
+    #[must_use]
+    pub fn http(&self) -> Option<&Endpoint> {
+        self.http.as_ref()
+    }
+
+    /// The address for gRPC.
+    #[must_use]
+    pub fn grpc(&self) -> Option<SocketAddr> {
+        self.grpc
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.close();
+        if let Some(runtime) = self.runtime.take() {
+            // Replies in progress are dropped: the agent stops.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok((TcpListener::from_std(listener)?, address))
+}

@@ -1,0 +1,88 @@
+//! The class of a client's address, found as the kernel programs find it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use config::policy::{Config, Multiplier, Prefix, Service};
+use config::prefix::mapped;
+
+/// The class of an address, or that it is exempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceClass {
+    /// An exempt address: no limit applies.
+    NeverLimited,
+    /// An address in an unlimited class.
+    Unlimited,
+    /// A multiplier of every limit: an index into [`Sources::multipliers`].
+    Grade(usize),
+}
+
+/// Prefixes by length, the longest first.
+#[derive(Debug)]
+struct Prefixes<T> {
+    lengths: BTreeSet<std::cmp::Reverse<u32>>,
+    content: HashMap<(u32, u128), T>,
+}
+
+impl<T: Copy> Prefixes<T> {
+    fn new(entries: impl Iterator<Item = (Prefix, T)>) -> Self {
+        let mut prefixes = Self { lengths: BTreeSet::new(), content: HashMap::new() };
+        for (prefix, value) in entries {
+            let length = prefix.mapped_length();
+            prefixes.lengths.insert(std::cmp::Reverse(length));
+            prefixes.content.insert((length, u128::from_be_bytes(prefix.mapped_address())), value);
+        }
+        prefixes
+    }
+
+    fn longest(&self, address: IpAddr) -> Option<T> {
+        let address = u128::from_be_bytes(mapped(address));
+        self.lengths.iter().find_map(|std::cmp::Reverse(length)| {
+            let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+            self.content.get(&(*length, address & mask)).copied()
+        })
+    }
+}
+
+/// The classes of a policy.
+#[derive(Debug)]
+pub struct Sources {
+    multipliers: Vec<Multiplier>,
+    classes: Prefixes<SourceClass>,
+    never_limit: Prefixes<()>,
+}
+
+impl Sources {
+    pub fn of(config: &Config) -> Self {
+        let mut multipliers = vec![Multiplier::ONE];
+        let mut entries = Vec::new();
+        for class in &config.classes {
+            let standing = match class.service {
+                Service::Unlimited => SourceClass::Unlimited,
+                Service::Multiplier(multiplier) => {
+                    let known = multipliers.iter().position(|other| *other == multiplier);
+                    SourceClass::Grade(known.unwrap_or_else(|| {
+                        multipliers.push(multiplier);
+                        multipliers.len() - 1
+                    }))
+                }
+            };
+            entries.extend(class.sources.iter().map(|prefix| (*prefix, standing)));
+        }
+        let never_limit = config.agent.never_limit.iter().map(|prefix| (*prefix, ()));
+        Self { multipliers, classes: Prefixes::new(entries.into_iter()), never_limit: Prefixes::new(never_limit) }
+    }
+
+    /// The distinct multipliers; the first is 1, that of the default class.
+    pub fn multipliers(&self) -> &[Multiplier] {
+        &self.multipliers
+    }
+
+    pub fn standing(&self, source: Option<IpAddr>) -> SourceClass {
+        let Some(source) = source else { return SourceClass::Grade(0) };
+        if self.never_limit.longest(source).is_some() {
+            return SourceClass::NeverLimited;
+        }
+        self.classes.longest(source).unwrap_or(SourceClass::Grade(0))
+    }
+}

@@ -1,0 +1,578 @@
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::limiter::{Algorithm, Rate};
+use common::rate_limiter::Policy;
+use config::policy::OnFull;
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// An edge that records its requests.
+#[derive(Default)]
+struct Recorder(Mutex<Vec<Offence>>);
+
+impl Edge for Recorder {
+    fn escalate(&self, offence: Offence) {
+        self.0.lock().unwrap().push(offence);
+    }
+}
+
+impl Recorder {
+    fn bans(&self) -> Vec<String> {
+        let bans = self.0.lock().unwrap();
+        bans.iter().map(|ban| format!("{} {}s", ban.prefix, ban.escalate.ban / SECOND)).collect()
+    }
+}
+
+fn engine_at(text: &str, edge: Arc<dyn Edge>) -> Engine {
+    let loaded = config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}"));
+    Engine::new(&loaded.config, edge).unwrap()
+}
+
+fn engine(text: &str) -> Engine {
+    engine_at(text, Arc::new(Recorder::default()))
+}
+
+/// A limit on a user's credits, with more lines.
+fn credits(lines: &str) -> String {
+    format!(
+        "[[request]]\nname = \"publish\"\ncost = \"100 * messages\"\n[[request]]\nname = \"query\"\ncost = \"allowance / 10\"\n\
+         [[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"user\"]\nunit = \"credits\"\nrate = \"600/min\"\n{lines}\n"
+    )
+}
+
+fn ask(user: &str, cost: u64) -> Question {
+    Question {
+        limit: "credits".to_owned(),
+        key: BTreeMap::from([("user".to_owned(), user.to_owned())]),
+        cost: Some(cost),
+        ..Question::default()
+    }
+}
+
+fn from(source: &str, question: Question) -> Question {
+    Question { source: Some(source.parse().unwrap()), ..question }
+}
+
+fn bucket(count: u64, burst: u64) -> Vec<Policy> {
+    vec![Policy::token_bucket(Rate::per_second(count), burst)]
+}
+
+#[test]
+fn many_threads_on_one_key_get_exactly_the_burst() {
+    let rate = Rate { count: 1_000, per_nanoseconds: 3_600 * SECOND };
+    let of_each = Algorithm::ALL.iter().map(|algorithm| vec![Policy::new(*algorithm, rate, 1_000).unwrap()]);
+    let both = vec![Policy::token_bucket(rate, 1_000), Policy::sliding_log(rate).unwrap()];
+    for tiers in of_each.chain([both]) {
+        let store = StateStore::new(tiers, 100_000, OnFull::Throttle);
+        let fingerprints = Fingerprints::new().unwrap();
+        let passed: [AtomicU64; 7] = Default::default();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for turn in 0..3_500u64 {
+                        let key = turn % 7;
+                        if store.allowed(fingerprints.of(&key), SECOND, 1 + turn % 3) {
+                            passed[key as usize].fetch_add(1 + turn % 3, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        for passed in &passed {
+            // Costs are up to 3: the rest may be too little for the next.
+            let passed = passed.load(Ordering::Relaxed);
+            assert!((998..=1_000).contains(&passed), "{passed}");
+        }
+        assert_eq!(store.keys(), 7);
+    }
+}
+
+#[test]
+fn memory_is_bounded_and_a_full_store_does_what_it_is_told() {
+    let fingerprints = Fingerprints::new().unwrap();
+    for (on_full, expected) in [(OnFull::Pass, 50_000), (OnFull::Throttle, 0), (OnFull::Share, 3)] {
+        let store = StateStore::new(bucket(1, 3), 1_000, on_full);
+        // Every key is empty, so none can be removed.
+        for key in 0..50_000u64 {
+            store.decide(fingerprints.of(&key), SECOND, 3);
+        }
+        let keys = store.keys();
+        assert!((900..1_100).contains(&keys), "{keys}");
+        let late = (100_000..150_000u64).filter(|key| store.decide(fingerprints.of(key), SECOND, 1).allowed);
+        let passed = late.count();
+        // The shared bucket was emptied by the first keys without a place.
+        let expected = if on_full == OnFull::Share { 0 } else { expected };
+        assert!(passed.abs_diff(expected) <= 200, "{on_full}: {passed} of {expected}");
+        // Once they have decayed, there is room again.
+        store.sweep(10 * SECOND);
+        assert_eq!(store.keys(), 0);
+        let back = (0..500u64).filter(|key| !store.decide(fingerprints.of(key), 10 * SECOND, 4).allowed).count();
+        assert_eq!(back, 500, "a bucket of 3 passes no 4: these keys are counted again");
+    }
+}
+
+#[test]
+fn a_flood_of_keys_is_forgotten_by_the_keys_that_follow() {
+    let store = StateStore::new(bucket(1_000, 10), 10_000, OnFull::Throttle);
+    let fingerprints = Fingerprints::new().unwrap();
+    // Each key is full again after a millisecond, so only a few are stored at a time.
+    for key in 0..200_000u64 {
+        assert!(store.decide(fingerprints.of(&key), key * 10_000, 1).allowed);
+    }
+    assert!(store.keys() < 10_000, "{}", store.keys());
+}
+
+#[test]
+fn a_key_that_begins_with_less_is_remembered_while_there_is_room() {
+    let policy = Policy::token_bucket(Rate::per_second(10), 100).with_initial(5);
+    let store = StateStore::new(vec![policy], 1_000, OnFull::Throttle);
+    let key = Fingerprints::new().unwrap().of("alice");
+    assert!(store.decide(key, SECOND, 5).allowed && !store.decide(key, SECOND, 1).allowed);
+    store.sweep(100 * SECOND);
+    assert_eq!(store.peek(key, 100 * SECOND, 1).remaining, 100);
+    store.sweep(100 * SECOND + 2 * 86_400 * SECOND);
+    assert_eq!((store.keys(), store.peek(key, 300_000 * SECOND, 1).remaining), (0, 5));
+}
+
+/// Prints how long the longest lock is taken when a million keys are removed, which the benchmark checks.
+#[test]
+fn the_longest_pause_of_forgetting_a_million_keys_is_told() {
+    let store = StateStore::new(bucket(1_000, 10), 1_000_000, OnFull::Pass);
+    let fingerprints = Fingerprints::new().unwrap();
+    let mut longest = Duration::ZERO;
+    for key in 0..1_000_000u64 {
+        let key = fingerprints.of(&key);
+        let start = Instant::now();
+        assert!(store.decide(key, SECOND, 1).allowed);
+        longest = longest.max(start.elapsed());
+    }
+    let before = store.keys();
+    let start = Instant::now();
+    let mut longest_sweep = Duration::ZERO;
+    for shard in 0..store.shards() {
+        let start = Instant::now();
+        let forgotten = store.sweep_shard(shard, 2 * SECOND);
+        longest_sweep = longest_sweep.max(start.elapsed());
+        drop(forgotten);
+    }
+    eprintln!(
+        "{before} keys forgotten in {:?}; the longest pause was {longest_sweep:?}, that of an insertion {longest:?}",
+        start.elapsed()
+    );
+    assert!(before > 990_000 && store.keys() == 0);
+}
+
+proptest! {
+    /// Every decision equals that of a store that never removes keys.
+    #[test]
+    fn forgetting_changes_no_verdict(steps in prop::collection::vec((0u64..SECOND, 0u8..20, 0u64..8, any::<bool>()), 1..200)) {
+        let fingerprints = Fingerprints::new().unwrap();
+        let tiers = || vec![
+            Policy::token_bucket(Rate::per_second(3), 7),
+            Policy::sliding_window(Rate { count: 20, per_nanoseconds: 5 * SECOND }).unwrap(),
+        ];
+        let store = StateStore::new(tiers(), 100_000, OnFull::Throttle);
+        let mut states: HashMap<u8, Vec<u64>> = HashMap::new();
+        let mut now = SECOND;
+        for (gap, key, cost, sweeps) in steps {
+            now += gap;
+            let words = states.entry(key).or_insert_with(|| {
+                let mut words = vec![0; 3];
+                tiers::open(&tiers(), &mut words, now);
+                words
+            });
+            if sweeps { store.sweep(now); }
+            let peeked = store.peek(fingerprints.of(&key), now, cost);
+            prop_assert_eq!(peeked, tiers::peek(&tiers(), words, now, cost));
+            let decided = store.decide(fingerprints.of(&key), now, cost);
+            prop_assert_eq!(decided, tiers::decide(&tiers(), words, now, cost));
+        }
+    }
+}
+
+#[test]
+fn requests_cost_what_their_formula_says_and_bad_ones_nothing() {
+    let engine = engine(&credits("burst = 1000"));
+    let request = |name: &str, parameters: &[(&str, f64)]| Question {
+        request: Some(name.to_owned()),
+        parameters: parameters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        cost: None,
+        ..ask("alice", 0)
+    };
+    let remaining = || engine.decide(&Question { peek: true, ..ask("alice", 1) }, SECOND).unwrap().remaining;
+    assert_eq!(engine.decide(&request("publish", &[("messages", 3.0)]), SECOND).unwrap().remaining, 700);
+    assert_eq!(engine.decide(&request("query", &[]), SECOND).unwrap().remaining, 600);
+    for (question, reason) in [
+        (request("publish", &[]), "requires the parameter \"messages\""),
+        (request("publish", &[("messages", -1.0)]), "negative"),
+        (request("publish", &[("messages", 1e300)]), "above the largest cost"),
+        (request("publish", &[("messages", 1.0), ("x", 1.0)]), "no parameter \"x\""),
+        (request("publsh", &[]), "did you mean \"publish\"?"),
+        (Question { cost: Some(1), ..request("query", &[]) }, "request conflicts with cost"),
+        (Question { request: None, ..request("query", &[("x", 1.0)]) }, "parameters requires request"),
+        (Question { limit: "credit".to_owned(), ..ask("alice", 1) }, "did you mean \"credits\"?"),
+        (Question { key: BTreeMap::new(), ..ask("alice", 1) }, "missing entry \"user\""),
+        (
+            Question { key: [("user", "a"), ("ip", "b")].map(|(k, v)| (k.into(), v.into())).into(), ..ask("", 1) },
+            "unknown entry \"ip\"",
+        ),
+        (
+            Question { key: [("user", "a"), ("source", "b")].map(|(k, v)| (k.into(), v.into())).into(), ..ask("", 1) },
+            "invalid source",
+        ),
+    ] {
+        let error = engine.decide(&question, SECOND).unwrap_err().to_string();
+        assert!(error.contains(reason), "{question:?}: {error}");
+        let batch = [ask("alice", 1), question];
+        assert_eq!(engine.decide_each(&batch, SECOND).unwrap_err().0, 1);
+    }
+    assert_eq!(remaining(), 600);
+    let never = engine.decide(&ask("alice", 1_001), SECOND).unwrap();
+    assert_eq!((never.allowed, never.retry_after_seconds), (false, None));
+    let late = engine.decide(&ask("alice", 601), SECOND).unwrap();
+    assert_eq!((late.allowed, late.remaining, late.retry_after_seconds), (false, 600, Some(0.1)));
+    assert_eq!(late.reset_after_seconds, 40.0);
+}
+
+#[test]
+fn credits_begin_with_the_initial_ones_and_come_in_steps() {
+    let engine = engine(&credits("burst = 100\ninitial = 30\nrefill_every = \"1s\""));
+    let spent = engine.decide(&ask("alice", 30), 5 * SECOND + 1).unwrap();
+    assert_eq!((spent.allowed, spent.remaining), (true, 0));
+    let early = engine.decide(&ask("alice", 1), 6 * SECOND - 1).unwrap();
+    assert!(!early.allowed && (early.retry_after_seconds.unwrap() - 1e-9).abs() < 1e-12);
+    assert_eq!(engine.decide(&ask("alice", 0), 6 * SECOND).unwrap().remaining, 10);
+    assert_eq!(engine.decide(&ask("alice", 0), 60 * SECOND).unwrap().remaining, 100);
+    assert_eq!(engine.decide(&ask("bob", 0), 60 * SECOND).unwrap().remaining, 30);
+}
+
+#[test]
+fn a_source_gives_its_class() {
+    let engine = engine(&format!(
+        "[agent]\nnever_limit = [\"203.0.113.7\"]\n\
+         [[class]]\nname = \"payer\"\nsources = [\"198.51.100.0/24\", \"2001:db8:1::/48\"]\nmultiplier = 5\n\
+         [[class]]\nname = \"slow\"\nsources = [\"198.51.100.64/26\"]\nmultiplier = 0.5\n\
+         [[class]]\nname = \"node\"\nsources = [\"203.0.113.0/28\"]\nunlimited = true\n{}",
+        credits("burst = 100")
+    ));
+    for (source, most) in [
+        ("192.0.2.1", 100),
+        ("198.51.100.1", 500),
+        ("::ffff:198.51.100.2", 500),
+        ("2001:db8:1::7", 500),
+        ("198.51.100.65", 50),
+    ] {
+        let outcome = engine.decide(&from(source, ask(source, most)), SECOND).unwrap();
+        assert!(outcome.allowed && outcome.remaining == 0, "{source}: {outcome:?}");
+        assert!(!engine.decide(&from(source, ask(source, 1)), SECOND).unwrap().allowed, "{source}");
+    }
+    for free in ["203.0.113.1", "203.0.113.7"] {
+        for _ in 0..3 {
+            assert!(engine.decide(&from(free, ask("x", 1_000)), SECOND).unwrap().allowed, "{free}");
+        }
+    }
+    // The formula's allowance is that of the class.
+    let query = Question { request: Some("query".to_owned()), cost: None, ..from("198.51.100.9", ask("q", 0)) };
+    assert_eq!(engine.decide(&query, SECOND).unwrap().remaining, 450);
+}
+
+#[test]
+fn a_key_by_source_takes_the_prefix() {
+    let engine = engine(
+        "[[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"source\", \"path\"]\nrate = \"5/min\"\nipv4_prefix = 24\n",
+    );
+    let ask = |source: &str, path: &str| Question {
+        limit: "credits".to_owned(),
+        key: BTreeMap::from([("path".to_owned(), path.to_owned())]),
+        source: source.parse().ok(),
+        ..Question::default()
+    };
+    let remaining = |source, path| engine.decide(&ask(source, path), SECOND).unwrap().remaining;
+    assert_eq!((remaining("192.0.2.1", "/a"), remaining("192.0.2.200", "/a"), remaining("192.0.3.1", "/a")), (4, 3, 4));
+    assert_eq!(
+        (remaining("192.0.2.1", "/b"), remaining("2001:db8::1", "/a"), remaining("2001:db8::2", "/a")),
+        (4, 4, 3)
+    );
+    let without = engine.decide(&Question { source: None, ..ask("192.0.2.1", "/a") }, SECOND).unwrap_err();
+    assert!(without.to_string().contains("client's address"), "{without}");
+    // The address may be in the key, too.
+    let mut inside = ask("192.0.2.9", "/a");
+    inside.key.insert("source".to_owned(), inside.source.take().unwrap().to_string());
+    assert_eq!(engine.decide(&inside, SECOND).unwrap().remaining, 2);
+}
+
+/// Limits on paths: on each path, one that replaces it for logins, and one on logins of a network.
+const PATHS: &str = "[[limit]]\nname = \"paths\"\nscope = \"request\"\nkey = [\"path\"]\nrate = \"100/h\"\n\
+     [[limit]]\nname = \"login\"\nscope = \"request\"\nkey = [\"path=/login\"]\nrate = \"5/h\"\nreplaces = \"paths\"\n\
+     [[limit]]\nname = \"all\"\nscope = \"request\"\nkey = [\"path=/login\"]\nrate = \"50/h\"\n\
+     [[limit]]\nname = \"net\"\nscope = \"request\"\nkey = [\"source=192.0.2.7\", \"path\"]\nrate = \"3/h\"\nipv4_prefix = 24\n";
+
+#[test]
+fn an_entrys_value_has_a_limit_of_its_own_beside_or_in_place_of_the_general_one() {
+    let engine = engine(PATHS);
+    let limits = |entries: &'static [(&'static str, &'static str)]| {
+        let found = engine.limits_of("envoy", || entries.iter().copied());
+        found.into_iter().map(|nth| engine.limit(nth).name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(limits(&[("path", "/")]), ["paths"]);
+    assert_eq!(limits(&[("path", "/login")]), ["login", "all"]);
+    assert_eq!(limits(&[("path", "/login"), ("source", "192.0.2.200")]), ["net"]);
+    assert_eq!(limits(&[("path", "/login"), ("source", "::ffff:192.0.2.200")]), ["net"]);
+    assert_eq!(limits(&[("path", "/login"), ("source", "192.0.3.7")]), [""; 0]);
+    assert_eq!(limits(&[("path", "/login"), ("source", "web")]), [""; 0]);
+
+    let ask = |limit: &str, key: &[(&str, &str)]| {
+        let key = key.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let answer = engine.decide(&Question { limit: limit.to_owned(), key, ..Question::default() }, SECOND);
+        answer.map(|answer| (answer.limit, answer.remaining)).map_err(|error| error.to_string())
+    };
+    let is = |limit: &str, remaining| Ok((limit.to_owned(), remaining));
+    assert_eq!(ask("paths", &[("path", "/")]), is("paths", 99));
+    // The limit that replaces it replies under its own name, and its fixed value may be omitted.
+    assert_eq!(ask("paths", &[("path", "/login")]), is("login", 4));
+    assert_eq!(ask("login", &[]), is("login", 3));
+    assert_eq!(ask("all", &[("path", "/login")]), is("all", 49));
+    assert_eq!(ask("net", &[("path", "/a"), ("remote_address", "192.0.2.1")]), is("net", 2));
+    assert_eq!(ask("net", &[("path", "/a")]), is("net", 1));
+    let error = ask("login", &[("path", "/logout")]).unwrap_err();
+    assert!(error.contains("path=/login only") && error.contains("/logout"), "{error}");
+    let error = ask("net", &[("path", "/a"), ("source", "10.0.0.1")]).unwrap_err();
+    assert!(error.contains("source=192.0.2.7 only"), "{error}");
+    let error = ask("net", &[("path", "/a"), ("source", "192.0.2.1"), ("remote_address", "192.0.2.2")]).unwrap_err();
+    assert!(error.contains("192.0.2.2"), "{error}");
+}
+
+#[test]
+fn limits_replace_each_other_one_after_another() {
+    let text = PATHS.replace(
+        "name = \"all\"\nscope = \"request\"\nkey = [\"path=/login\"]",
+        "name = \"shop\"\nscope = \"request\"\nkey = [\"path=/login\"]\ndomain = \"shop\"\nreplaces = \"login\"",
+    );
+    let engine = engine(&text);
+    let limits = |domain| engine.limits_of(domain, || [("path", "/login")].into_iter());
+    assert_eq!((limits("envoy"), limits("shop")), (vec![1], vec![2]));
+    // A question has no domain.
+    let key = BTreeMap::from([("path".to_owned(), "/login".to_owned())]);
+    let answer = engine.decide(&Question { limit: "paths".to_owned(), key, ..Question::default() }, SECOND);
+    assert_eq!(answer.unwrap().limit, "login");
+}
+
+#[test]
+fn observing_refuses_nothing_and_counts() {
+    for text in
+        [credits("burst = 2\naction = \"observe\""), format!("[agent]\nmode = \"observe\"\n{}", credits("burst = 2"))]
+    {
+        let engine = engine(&text);
+        for _ in 0..5 {
+            assert!(engine.decide(&ask("alice", 1), SECOND).unwrap().allowed);
+        }
+        let counters = &engine.limits[0].counters;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert_eq!((of(&counters.passed), of(&counters.would_refuse), of(&counters.refused)), (2, 3, 0));
+    }
+}
+
+#[test]
+fn who_keeps_being_refused_is_banned_once_and_never_limit_is_stronger() {
+    let text = format!(
+        "[agent]\ninterfaces = [\"eth0\"]\nnever_limit = [\"203.0.113.7\"]\n{}",
+        credits("burst = 1\nrate = \"1/h\"\nescalate = { after = 20, within = \"1m\", ban = \"5m\" }")
+            .replace("rate = \"600/min\"\n", "")
+    );
+    let edge = Arc::new(Recorder::default());
+    let engine = engine_at(&text, edge.clone());
+    let refuse = |source: &str, now: u64| engine.decide(&from(source, ask("alice", 2)), now).unwrap();
+    for _ in 0..19 {
+        assert!(!refuse("192.0.2.1", SECOND).allowed);
+    }
+    // Peeks do not count, nor do other sources' refusals, nor refusals without an address.
+    engine.decide(&Question { peek: true, ..from("192.0.2.1", ask("alice", 2)) }, SECOND).unwrap();
+    refuse("192.0.2.2", SECOND);
+    engine.decide(&ask("alice", 2), SECOND).unwrap();
+    assert_eq!(edge.bans(), [""; 0]);
+    refuse("192.0.2.1", SECOND);
+    assert_eq!(edge.bans(), ["192.0.2.1 300s"]);
+    // An IPv6 client with other addresses of its network is the same source.
+    for host in 0..20 {
+        refuse(&format!("2001:db8::{host:x}"), SECOND);
+    }
+    assert_eq!(edge.bans()[1..], ["2001:db8::/64 300s"]);
+    // 19 in a minute, repeatedly, stays below 20.
+    for refusal in 0..60 {
+        refuse("192.0.2.3", (refusal / 19) * 61 * SECOND + SECOND);
+    }
+    for _ in 0..40 {
+        assert!(refuse("203.0.113.7", SECOND).allowed);
+    }
+    assert_eq!(edge.bans().len(), 2);
+}
+
+#[test]
+fn an_agent_that_observes_finds_offences_and_a_limit_that_observes_none() {
+    let limit = "burst = 1\nrate = \"1/h\"\nescalate = { after = 5, within = \"1m\", ban = \"5m\" }\n";
+    for (agent, lines, bans) in [("mode = \"observe\"", "", 1), ("", "action = \"observe\"", 0)] {
+        let limit = credits(&format!("{limit}{lines}")).replace("rate = \"600/min\"\n", "");
+        let edge = Arc::new(Recorder::default());
+        let engine = engine_at(&format!("[agent]\ninterfaces = [\"eth0\"]\n{agent}\n{limit}"), edge.clone());
+        for _ in 0..9 {
+            assert!(engine.decide(&from("192.0.2.1", ask("alice", 1)), SECOND).unwrap().allowed);
+        }
+        assert_eq!(edge.bans().len(), bans, "{agent}{lines}");
+    }
+}
+
+#[test]
+fn charges_that_belong_together_are_made_all_or_not_at_all() {
+    let text = "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"10/h\"\n\
+                [[limit]]\nname = \"b\"\nscope = \"request\"\nkey = [\"team\"]\nrate = \"15/h\"\n";
+    let engine = engine(text);
+    let charge = |limit: usize, value: &'static str, cost| {
+        let entry = if limit == 0 { "user" } else { "team" };
+        engine.charge_of(limit, [(entry, value)].into_iter(), None, cost, false).unwrap()
+    };
+    let remaining = |limit, value| engine.settle_all(&[charge(limit, value, 0)], SECOND)[0].remaining;
+    let all = |charges: &[charge::Charge]| engine.settle_all(charges, SECOND);
+    assert!(all(&[charge(0, "alice", 8), charge(1, "red", 8)]).iter().all(|outcome| outcome.allowed));
+    let refused = all(&[charge(1, "red", 5), charge(0, "alice", 5)]);
+    assert_eq!((refused[0].allowed, refused[0].remaining, refused[1].allowed), (true, 7, false));
+    assert_eq!((remaining(0, "alice"), remaining(1, "red")), (2, 7));
+    // A key that occurs twice is charged twice or not at all.
+    assert!(!all(&[charge(0, "alice", 1), charge(0, "alice", 2)])[1].allowed);
+    assert_eq!(remaining(0, "alice"), 2);
+    assert!(all(&[charge(0, "alice", 1), charge(0, "alice", 1)])[1].allowed);
+    assert_eq!(remaining(0, "alice"), 0);
+}
+
+#[test]
+fn threads_that_take_the_same_keys_in_other_orders_do_not_wait_for_each_other() {
+    let text = "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"4000/h\"\n\
+                [[limit]]\nname = \"b\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"3000/h\"\n";
+    let engine = engine(text);
+    let passed = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for turned in [false, true, false, true] {
+            let (engine, passed) = (&engine, &passed);
+            scope.spawn(move || {
+                for turn in 0..2_000u32 {
+                    let user = if turn % 2 == 0 { "alice" } else { "bob" };
+                    let mut charges: Vec<_> = (0..2)
+                        .map(|limit| engine.charge_of(limit, [("user", user)].into_iter(), None, 1, false).unwrap())
+                        .collect();
+                    if turned {
+                        charges.reverse();
+                    }
+                    if engine.settle_all(&charges, SECOND).iter().all(|outcome| outcome.allowed) {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(passed.load(Ordering::Relaxed), 6_000);
+    for user in ["alice", "bob"] {
+        let left = engine.charge_of(0, [("user", user)].into_iter(), None, 1, true).unwrap();
+        assert_eq!(engine.settle_all(&[left], SECOND)[0].remaining, 1_000);
+    }
+}
+
+#[test]
+fn resetting_a_limit_forgets_every_key() {
+    let engine = engine(&credits("burst = 1"));
+    engine.decide(&ask("alice", 1), SECOND).unwrap();
+    engine.decide(&ask("bob", 1), SECOND).unwrap();
+    assert_eq!((engine.reset("credits"), engine.reset("other")), (Some(2), None));
+    assert!(engine.decide(&ask("alice", 1), SECOND).unwrap().allowed);
+}
+
+#[test]
+fn an_address_is_the_same_however_it_is_written() {
+    let question: Question =
+        serde_json::from_str("{\"limit\":\"credits\",\"key\":{\"user\":\"a\"},\"source\":\"::ffff:192.0.2.1\"}")
+            .unwrap();
+    assert_eq!(question.source, "::ffff:192.0.2.1".parse::<IpAddr>().ok());
+    let wrong = ["{}", "[]", "{\"limit\":1}", "{\"limit\":\"a\",\"cost\":-1}", "{\"limit\":\"a\",\"costs\":1}"];
+    for text in wrong {
+        assert!(serde_json::from_str::<Question>(text).is_err(), "{text}");
+    }
+}
+
+/// Reloads configs while threads decide: no charge is lost.
+#[test]
+fn what_is_charged_during_a_reload_stays_charged() {
+    for limit in ["rate = \"600/h\"\nburst = 600", "algorithm = \"sliding-log\"\nrate = \"600/h\""] {
+        let config = |keys: u64| {
+            let text = format!(
+                "[decide]\nmax_keys = {keys}\n[[limit]]\nname = \"credits\"\nscope = \"request\"\nkey = [\"user\"]\n{limit}\n\
+                 [[limit]]\nname = \"other\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"1000000/h\"\n"
+            );
+            config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config
+        };
+        let current = Current::from_pointee(Engine::new(&config(1_000), Arc::new(Recorder::default())).unwrap());
+        let passed: [AtomicU64; 8] = Default::default();
+        let reloads = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (current, passed, reloads) = (&current, &passed, &reloads);
+                scope.spawn(move || {
+                    let mut turn = thread;
+                    while reloads.load(Ordering::Relaxed) < 200 {
+                        let (engine, key) = (current.load_full(), turn as usize % passed.len());
+                        let user = key.to_string();
+                        // Alternates between single decisions and decisions with another limit, in either order.
+                        let allowed = match turn % 3 {
+                            0 => engine.decide(&ask(&user, 1), SECOND).unwrap().allowed,
+                            by => {
+                                let mut limits = [0, 1];
+                                limits.rotate_left(by as usize - 1);
+                                let charge = |limit| {
+                                    engine.charge_of(limit, [("user", user.as_str())].into_iter(), None, 1, false)
+                                };
+                                let charges = limits.map(|limit| charge(limit).unwrap());
+                                engine.settle_all(&charges, SECOND).iter().all(|outcome| outcome.allowed)
+                            }
+                        };
+                        passed[key].fetch_add(u64::from(allowed), Ordering::Relaxed);
+                        turn += 5;
+                    }
+                });
+            }
+            for reload in 0..200 {
+                let (engine, moves) = current.load().after(&config(1_000 + reload % 2)).unwrap();
+                moves.carry_out(SECOND);
+                current.store(Arc::new(engine));
+                reloads.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let passed = passed.map(AtomicU64::into_inner);
+        assert!(passed.iter().all(|passed| *passed <= 600), "{limit}: {passed:?}");
+        let engine = current.load_full();
+        for (key, passed) in passed.iter().enumerate() {
+            let left = engine.decide(&Question { peek: true, ..ask(&key.to_string(), 1) }, SECOND).unwrap().remaining;
+            assert_eq!(passed + left, 600, "{limit}");
+        }
+        assert_eq!(engine.limits[0].stores[0].keys(), 8);
+    }
+}
+
+#[test]
+fn every_key_there_is_room_for_finds_it() {
+    let fingerprints = Fingerprints::new().unwrap();
+    for most in [1, 10, 64, 100, 500, 1_000, 4_000, 5_000, 20_000, 100_000] {
+        let store = StateStore::new(bucket(1, 3), most, OnFull::Throttle);
+        let held = (0..most as u64).filter(|key| store.decide(fingerprints.of(key), SECOND, 3).allowed).count();
+        assert_eq!((held, store.keys()), (most, most));
+        // One more is refused until a key has decayed.
+        assert!(!store.decide(fingerprints.of("late"), SECOND, 1).allowed);
+        assert!(store.decide(fingerprints.of("later"), 10 * SECOND, 1).allowed, "{most}");
+    }
+}

@@ -1,0 +1,137 @@
+//! The tiers of a limit on the adjacent words of one key: charged all or none.
+
+use std::time::Duration;
+
+use common::rate_limiter::{Outcome, Policy};
+
+fn parts<'a>(tiers: &'a [Policy], mut words: &'a [u64]) -> impl Iterator<Item = (&'a Policy, &'a [u64])> {
+    tiers.iter().map(move |tier| {
+        let (part, rest) = words.split_at(tier.words());
+        words = rest;
+        (tier, part)
+    })
+}
+
+fn each_mut(tiers: &[Policy], mut words: &mut [u64], mut work: impl FnMut(&Policy, &mut [u64])) {
+    for tier in tiers {
+        let (part, rest) = words.split_at_mut(tier.words());
+        words = rest;
+        work(tier, part);
+    }
+}
+
+/// Initializes the state of a key that is new at `now`.
+pub fn open(tiers: &[Policy], words: &mut [u64], now: u64) {
+    each_mut(tiers, words, |tier, part| tier.open(part, now));
+}
+
+/// Charges all tiers for consumption elsewhere, even beyond the limit.
+pub fn charge_beyond(tiers: &[Policy], words: &mut [u64], (now, until): (u64, u64), cost: u64) {
+    each_mut(tiers, words, |tier, part| tier.charge_beyond(part, now, until, cost));
+}
+
+/// Aligns expired fixed windows to the common start of all hosts.
+pub fn align(tiers: &[Policy], words: &mut [u64], now: u64) {
+    each_mut(tiers, words, |tier, part| tier.align(part, now));
+}
+
+/// Returns units that buckets were charged too much.
+pub fn give_back(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
+    each_mut(tiers, words, |tier, part| tier.give_back(part, now, cost));
+}
+
+/// A key's words after its clock was set from one reading to another.
+pub fn rebased(tiers: &[Policy], words: &[u64], from: u64, to: u64) -> Vec<u64> {
+    let mut rebased = vec![0; words.len()];
+    let mut before = parts(tiers, words);
+    each_mut(tiers, &mut rebased, |tier, part| {
+        tier.open(part, to);
+        if let Some((_, words)) = before.next() {
+            tier.carry_between(tier, words, part, from, to);
+        }
+    });
+    rebased
+}
+
+/// A key's words under other tiers. Tiers with the same index and algorithm keep their used share; others are reset.
+pub fn carried(old: &[Policy], words: &[u64], new: &[Policy], now: u64) -> Vec<u64> {
+    let mut carried = vec![0; new.iter().map(Policy::words).sum()];
+    let mut before = parts(old, words);
+    each_mut(new, &mut carried, |tier, part| {
+        tier.open(part, now);
+        if let Some((old, words)) = before.next() {
+            tier.carry(old, words, part, now);
+        }
+    });
+    carried
+}
+
+/// Whether all tiers pass `cost`.
+pub fn conform(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> bool {
+    parts(tiers, words).all(|(tier, part)| tier.conforms(part, now, cost))
+}
+
+/// Charges `cost` to all tiers if all of them pass it.
+#[inline]
+pub fn charge(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> bool {
+    if let [tier] = tiers {
+        return tier.charge(words, now, cost);
+    }
+    if !conform(tiers, words, now, cost) {
+        return false;
+    }
+    each_mut(tiers, words, |tier, part| {
+        tier.charge(part, now, cost);
+    });
+    true
+}
+
+/// Like `charge`, with the remaining allowance.
+pub fn decide(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) -> Outcome {
+    let allowed = charge(tiers, words, now, cost);
+    let retry_after = if allowed { Some(Duration::ZERO) } else { wait(tiers, words, now, cost) };
+    outcome(tiers, words, now, allowed, retry_after)
+}
+
+/// The verdict of `decide`, without charging.
+pub fn peek(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Outcome {
+    let retry_after = wait(tiers, words, now, cost);
+    outcome(tiers, words, now, conform(tiers, words, now, cost), retry_after)
+}
+
+/// The used units of each tier, and its maximum.
+pub fn each_used<'a>(tiers: &'a [Policy], words: &'a [u64], now: u64) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+    parts(tiers, words).map(move |(tier, part)| (tier.most() - tier.remaining(part, now), tier.most()))
+}
+
+/// The largest cost that passes all tiers.
+pub fn remaining(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
+    parts(tiers, words).map(|(tier, part)| tier.remaining(part, now)).min().unwrap_or(u64::MAX)
+}
+
+/// The outcome of a decision on these words.
+pub fn outcome(tiers: &[Policy], words: &[u64], now: u64, allowed: bool, retry_after: Option<Duration>) -> Outcome {
+    let remaining = remaining(tiers, words, now);
+    Outcome { allowed, remaining, retry_after, reset_after: Duration::from_nanos(reset(tiers, words, now)) }
+}
+
+/// Nanoseconds until all tiers are full.
+pub fn reset(tiers: &[Policy], words: &[u64], now: u64) -> u64 {
+    parts(tiers, words).map(|(tier, part)| tier.reset(part, now)).max().unwrap_or(0)
+}
+
+/// The time until `cost` passes: the longest wait of a tier.
+pub fn wait(tiers: &[Policy], words: &[u64], now: u64, cost: u64) -> Option<Duration> {
+    let mut waits = parts(tiers, words).map(|(tier, part)| tier.wait(part, now, cost));
+    waits.try_fold(0, |longest, wait| Some(wait?.max(longest))).map(Duration::from_nanos)
+}
+
+/// Whether removing the key would change a verdict.
+pub fn is_alive(tiers: &[Policy], words: &[u64], now: u64) -> bool {
+    parts(tiers, words).any(|(tier, part)| tier.is_alive(part, now))
+}
+
+/// The largest cost that can ever pass all tiers.
+pub fn most(tiers: &[Policy]) -> u64 {
+    tiers.iter().map(Policy::most).min().unwrap_or(u64::MAX)
+}

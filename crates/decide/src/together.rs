@@ -1,0 +1,94 @@
+//! Charges that are made together or not at all.
+
+use common::rate_limiter::Outcome;
+
+use super::charge::Charge;
+use super::engine::Engine;
+use super::fingerprint::Fingerprint;
+use super::state_store::{LockedShard, Place, Saved, StateStore};
+
+/// The state to restore if a later charge is refused.
+struct Undo {
+    held: usize,
+    key: Fingerprint,
+    state: Saved,
+}
+
+impl Engine {
+    /// Locks the shards of all charges; returns them and each charge's index among them.
+    fn hold_all(&self, charges: &[Charge]) -> (Vec<LockedShard<'_>>, Vec<Option<usize>>) {
+        loop {
+            let places: Vec<Option<(Place, &StateStore, Fingerprint)>> = charges
+                .iter()
+                .map(|charge| {
+                    let (place, store) = self.store_of(charge)?.place(charge.key);
+                    Some((place, store, charge.key))
+                })
+                .collect();
+            let mut distinct: Vec<_> = places.iter().flatten().copied().collect();
+            distinct.sort_unstable_by_key(|(place, ..)| *place);
+            distinct.dedup_by_key(|(place, ..)| *place);
+            let held = distinct.iter().map(|(_, store, key)| store.hold_here(*key).ok());
+            // A shard whose keys have been moved is looked up again.
+            let Some(held) = held.collect::<Option<Vec<_>>>() else { continue };
+            let find = |place: Place| distinct.iter().position(|(other, ..)| *other == place);
+            let at = places.iter().map(|place| find(place.as_ref()?.0)).collect();
+            return (held, at);
+        }
+    }
+
+    /// Decides charges that are made together or not at all; returns the outcome of each.
+    ///
+    /// Shards are locked in the order of their places, so that callers cannot deadlock.
+    pub(super) fn settle_all(&self, charges: &[Charge], now: u64) -> Vec<Outcome> {
+        // Requests that wait for one of the keys are ahead of all charges.
+        let somebody_waits = charges.iter().any(|charge| !self.line_of(charge).is_empty());
+        let lines = somebody_waits.then(|| self.waiting().lock());
+        let behind = |charge: &Charge| Some(self.behind(lines.as_ref()?, charge, now)?.outcome);
+        let behind: Vec<Option<Outcome>> = charges.iter().map(behind).collect();
+        let (mut held, at) = self.hold_all(charges);
+        let mut outcomes = Vec::with_capacity(charges.len());
+        let mut undo: Vec<Undo> = Vec::new();
+        let mut all_pass = true;
+        for ((charge, at), behind) in charges.iter().zip(&at).zip(behind) {
+            if let Some(refused) = behind {
+                all_pass = false;
+                outcomes.push(refused);
+                continue;
+            }
+            let Some((at, held)) = at.and_then(|at| Some((at, held.get_mut(at)?))) else {
+                outcomes.push(self.free_outcome(charge));
+                continue;
+            };
+            let outcome = if charge.peek {
+                held.peek(charge.key, now, charge.cost)
+            } else {
+                undo.push(Undo { held: at, key: charge.key, state: held.save(charge.key) });
+                held.decide(charge.key, now, charge.cost)
+            };
+            all_pass &= outcome.allowed || self.limits[charge.limit].observes_now();
+            outcomes.push(outcome);
+        }
+        if !all_pass {
+            // In reverse, since a key may have been charged twice.
+            for Undo { held: at, key, state } in undo.into_iter().rev() {
+                if let Some(held) = held.get_mut(at) {
+                    held.restore(key, &state);
+                }
+            }
+            for ((charge, at), outcome) in charges.iter().zip(&at).zip(&mut outcomes) {
+                if let Some(held) = at.and_then(|at| held.get(at))
+                    && outcome.allowed
+                {
+                    outcome.remaining = held.peek(charge.key, now, charge.cost).remaining;
+                }
+            }
+        }
+        drop(held);
+        let count = |(charge, outcome): (&Charge, Outcome)| {
+            // A charge that conformed was not made if another one was refused: it is not counted.
+            if all_pass || !outcome.allowed { self.count(charge, outcome, now) } else { outcome }
+        };
+        charges.iter().zip(outcomes).map(count).collect()
+    }
+}

@@ -1,0 +1,188 @@
+//! The state directory, and atomic replacement of its files.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{AccessFlags, access};
+use thiserror::Error;
+
+/// For the owner only: configs and keys contain other people's addresses.
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// The state directory or a file in it cannot be used.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// The directory cannot be created or written.
+    #[error("the state directory {} cannot be written: {source}; {}", path.display(), help(source))]
+    Directory { path: PathBuf, source: io::Error },
+    /// Another agent writes there.
+    #[error(
+        "the state directory {} is in use by another agent (process {process}): stop it, or name another directory with [agent] state_dir",
+        path.display()
+    )]
+    InUse {
+        path: PathBuf,
+        /// The other agent's process ID.
+        process: String,
+    },
+    /// A file cannot be written.
+    #[error("writing {} failed: {source}; {}", path.display(), help(source))]
+    Write { path: PathBuf, source: io::Error },
+}
+
+fn help(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free some space there, or name another directory with [agent] state_dir"
+        }
+        _ => "name a directory that can be written with [agent] state_dir",
+    }
+}
+
+/// The file that is locked while an agent uses the directory; it contains the agent's process ID.
+const LOCK: &str = "lock";
+
+/// Locks a state directory until it is dropped or the agent ends.
+#[derive(Debug)]
+pub struct StateLock(#[expect(dead_code, reason = "held for what dropping it does")] Flock<File>);
+
+/// A directory for Weir's files.
+#[derive(Clone, Debug)]
+pub struct StateDirectory(PathBuf);
+
+impl StateDirectory {
+    /// The directory at `path`, which need not exist.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Creates the directory if it is missing, and checks that it is writable.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be created or written.
+    pub fn prepare(&self) -> Result<(), StateError> {
+        let fail = |source| StateError::Directory { path: self.0.clone(), source };
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.0).map_err(fail)?;
+        access(&self.0, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| fail(errno.into()))
+    }
+
+    /// Locks the directory against other agents. `None` where it cannot be written, so that no agent uses it.
+    ///
+    /// # Errors
+    ///
+    /// When another agent has locked it.
+    pub fn lock(&self) -> Result<Option<StateLock>, StateError> {
+        let path = self.file(LOCK);
+        let open =
+            || OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(&path);
+        let Some(file) = self.prepare().ok().and_then(|()| open().ok()) else { return Ok(None) };
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                // If this fails, only another agent's error message lacks the process ID.
+                let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
+                Ok(Some(StateLock(lock)))
+            }
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let process = fs::read_to_string(&path).ok().filter(|process| !process.is_empty());
+                let process = process.unwrap_or_else(|| "unknown".to_owned());
+                Err(StateError::InUse { path: self.0.clone(), process })
+            }
+            // The file system has no locks.
+            Err(_) => Ok(None),
+        }
+    }
+
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Replaces a file with the concatenated parts. After a crash it is the old file or the new one.
+    ///
+    /// # Errors
+    ///
+    /// When the directory or the file cannot be written.
+    pub fn replace(&self, name: &str, parts: &[&[u8]]) -> Result<(), StateError> {
+        self.prepare()?;
+        let path = self.file(name);
+        let next = self.file(&format!("{name}.next"));
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&next)?;
+            parts.iter().try_for_each(|part| file.write_all(part))?;
+            file.sync_all()?;
+            fs::rename(&next, &path)?;
+            self.sync()
+        };
+        write().map_err(|source| StateError::Write { path: path.clone(), source })
+    }
+
+    /// Removes a file; a missing file is no error.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<(), StateError> {
+        let fail = |source| StateError::Write { path: self.file(name), source };
+        match fs::remove_file(self.file(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.and_then(|()| self.sync()).map_err(fail),
+        }
+    }
+
+    /// Makes renames and removals durable.
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_missing_directory_is_made_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDirectory::at(&folder.path().join("a/b"));
+        state.replace("file", &[b"one ", b"two"]).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder.path().join("a/b")), 0o700);
+        assert_eq!(mode(&state.file("file")), 0o600);
+        assert_eq!(fs::read(state.file("file")).unwrap(), b"one two");
+        state.replace("file", &[b"three"]).unwrap();
+        assert_eq!(fs::read(state.file("file")).unwrap(), b"three");
+        assert_eq!(fs::read_dir(folder.path().join("a/b")).unwrap().count(), 1);
+        state.remove("file").unwrap();
+        state.remove("file").unwrap();
+        assert!(!state.file("file").exists());
+    }
+
+    #[test]
+    fn a_directory_is_locked_by_one_agent_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDirectory::at(folder.path());
+        let lock = state.lock().unwrap();
+        assert!(lock.is_some());
+        let error = state.lock().unwrap_err().to_string();
+        let process = format!("(process {})", std::process::id());
+        assert!(error.contains(&process) && error.contains("[agent] state_dir"), "{error}");
+        drop(lock);
+        assert!(state.lock().unwrap().is_some());
+        assert!(StateDirectory::at(Path::new("/proc/weir/state")).lock().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_an_error_that_names_the_key() {
+        for path in ["/proc/weir/state", "/dev/null/state"] {
+            let error = StateDirectory::at(Path::new(path)).prepare().unwrap_err().to_string();
+            assert!(error.contains(path) && error.contains("[agent] state_dir"), "{error}");
+        }
+    }
+}

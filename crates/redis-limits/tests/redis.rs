@@ -1,0 +1,260 @@
+//! The scripts on a real redis-server, one for each test, on a loopback port of its own.
+
+mod server;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use common::limiter::Rate;
+use common::rate_limiter::Policy;
+use redis_limits::{Counter, FixedWindow, Limit, SlidingLog, SlidingWindow, Store, StoreError, Verdict};
+use server::Server;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+fn counters(store: &Store, most: u64, window: Duration) -> [(&'static str, Box<dyn Counter + Send>); 3] {
+    let limit = || Limit::new("test", most, window).unwrap();
+    [
+        ("fixed-window", Box::new(FixedWindow::new(store.clone(), limit()).unwrap())),
+        ("sliding-window", Box::new(SlidingWindow::new(store.clone(), limit()).unwrap())),
+        ("sliding-log", Box::new(SlidingLog::new(store.clone(), limit()).unwrap())),
+    ]
+}
+
+fn policy(algorithm: &str, most: u64, window: Duration) -> Policy {
+    let rate = Rate { count: most, per_nanoseconds: window.as_nanos() as u64 };
+    match algorithm {
+        "fixed-window" => Policy::fixed_window(rate).unwrap(),
+        "sliding-window" => Policy::sliding_window(rate).unwrap(),
+        _ => Policy::sliding_log(rate).unwrap(),
+    }
+}
+
+/// Less than an hour, chosen such that no sliding window of it ends within the next minutes.
+fn long_window() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let seconds = (3_000..3_600).find(|seconds| now % seconds < seconds - 300).unwrap();
+    Duration::from_secs(seconds)
+}
+
+/// A small generator, so that a failure can be run again.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// Each script and the library's algorithm are asked the same, at the instants that the store says it used.
+#[test]
+fn verdicts_are_those_of_the_library() {
+    let server = Server::start();
+    let mut numbers = Numbers(0x5eed);
+    // A fixed window of the library's ends on a multiple of 2^bits ticks, for counts of so many bits: up to 8, whole
+    // microseconds, in which the store counts, are such multiples.
+    for (most, window) in [(1, 3_000), (7, 40_000), (100, 25_000), (250, 250_000)] {
+        let window = Duration::from_micros(window);
+        for (algorithm, mut counter) in counters(&server.store(TIMEOUT), most, window) {
+            let policy = policy(algorithm, most, window);
+            let mut words = vec![0; policy.words()];
+            let mut since = None;
+            let (mut passed, mut refused) = (0, 0);
+            for step in 0..600 {
+                // Mostly small costs, now and then none, all, and too much.
+                let cost = match numbers.below(20) {
+                    0 => 0,
+                    1 => most,
+                    2 => most + 1 + numbers.below(3),
+                    _ => 1 + numbers.below(most.div_ceil(10)),
+                };
+                let charges = numbers.below(4) > 0;
+                let cost = if charges { cost } else { 1 };
+                let verdict = if charges { counter.record("key", cost) } else { counter.fetch("key") }.unwrap();
+                // The library's clock begins with the store's first window, where it is a multiple of T, too.
+                let at = verdict.at.as_nanos() as u64;
+                let since = *since.get_or_insert_with(|| {
+                    let first = at - at % window.as_nanos() as u64;
+                    policy.open(&mut words, at - first + 4 * window.as_nanos() as u64);
+                    first - 4 * window.as_nanos() as u64
+                });
+                let now = at - since;
+                let wait = policy.wait(&words, now, cost);
+                let conforms = policy.conforms(&words, now, cost);
+                if charges {
+                    assert_eq!(policy.charge(&mut words, now, cost), conforms);
+                }
+                let expected = Verdict {
+                    allowed: conforms,
+                    remaining: policy.remaining(&words, now),
+                    retry_after: wait.map(|wait| Duration::from_micros(wait.div_ceil(1_000))),
+                    at: verdict.at,
+                };
+                assert_eq!(verdict, expected, "{algorithm}, {most} in {window:?}, step {step}, cost {cost}");
+                if conforms {
+                    passed += 1;
+                } else {
+                    refused += 1;
+                }
+                if numbers.below(10) == 0 {
+                    thread::sleep(window.mul_f64(numbers.below(130) as f64 / 100.0).min(Duration::from_millis(40)));
+                }
+            }
+            assert!(passed > 50 && refused > 20, "{algorithm}: {passed} passed, {refused} refused");
+        }
+    }
+}
+
+#[test]
+fn many_clients_at_once_pass_exactly_the_limit() {
+    let server = Server::start();
+    let window = long_window();
+    for nth in 0..3 {
+        let passed = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let store = server.store(TIMEOUT);
+                    let (_, mut counter) = counters(&store, 100, window).into_iter().nth(nth).unwrap();
+                    for _ in 0..50 {
+                        if counter.record("alice", 1).unwrap().allowed {
+                            passed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(passed.into_inner(), 100);
+        let (algorithm, mut counter) = counters(&server.store(TIMEOUT), 100, window).into_iter().nth(nth).unwrap();
+        // Looking charges nothing; another key has its own allowance; too much is never, whatever is left.
+        for _ in 0..3 {
+            assert_eq!(counter.fetch("bob").unwrap().remaining, 100, "{algorithm}");
+        }
+        let never = counter.record("bob", 101).unwrap();
+        assert_eq!((never.allowed, never.retry_after), (false, None), "{algorithm}");
+        assert_eq!(counter.record("bob", 100).unwrap().remaining, 0, "{algorithm}");
+        assert!(counter.record("bob", u64::MAX).unwrap().retry_after.is_none(), "{algorithm}");
+    }
+}
+
+#[test]
+fn an_idle_key_takes_no_memory() {
+    let server = Server::start();
+    let window = Duration::from_millis(100);
+    for (algorithm, mut counter) in counters(&server.store(TIMEOUT), 5, window) {
+        for key in 0..20 {
+            // Refused as well as passed, and only looked at: none of it may leave a key for good.
+            counter.record(&format!("key {key}"), 3).unwrap();
+            counter.record(&format!("key {key}"), 3).unwrap();
+            counter.fetch(&format!("other {key}")).unwrap();
+        }
+        let longest = server.longest_life();
+        assert!(longest <= 2 * window + Duration::from_millis(2), "{algorithm}: {longest:?}");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while server.keys() > 0 {
+            assert!(Instant::now() < deadline, "{algorithm}: {} keys are there still", server.keys());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Gone, stopped in its tracks, and back with nothing in its memory: an error in time, and then verdicts again.
+#[test]
+fn a_store_that_is_away_is_an_error_in_time() {
+    let mut server = Server::start();
+    let window = long_window();
+    let timeout = Duration::from_millis(300);
+    // Connecting and asking may each take that long; the rest is for a machine that is busy.
+    let bound = 2 * timeout + Duration::from_secs(2);
+    let mut all = counters(&server.store(timeout), 5, window);
+    let [(_, mut fresh), ..] = counters(&server.store(timeout), 5, window);
+    for (_, counter) in &mut all {
+        assert_eq!(counter.record("alice", 2).unwrap().remaining, 3);
+    }
+    let is_away = |counter: &mut dyn Counter| {
+        let start = Instant::now();
+        let error = counter.record("alice", 1).unwrap_err();
+        assert!(start.elapsed() < bound, "{:?}", start.elapsed());
+        assert!(matches!(error, StoreError::Away { .. }), "{error}");
+        assert!(error.to_string().contains(&server.address()), "{error}");
+    };
+    server.pause();
+    is_away(&mut *fresh);
+    for (_, counter) in &mut all {
+        is_away(&mut **counter);
+        is_away(&mut **counter);
+    }
+    server.go_on();
+    for (algorithm, counter) in &mut all {
+        // What was asked meanwhile is carried out late, or not at all: never more often than it was asked.
+        let remaining = counter.fetch("alice").unwrap().remaining;
+        assert!((1..=3).contains(&remaining), "{algorithm}: {remaining}");
+    }
+    server.stop();
+    let is_away = |counter: &mut dyn Counter| assert!(matches!(counter.fetch("alice"), Err(StoreError::Away { .. })));
+    for (_, counter) in &mut all {
+        is_away(&mut **counter);
+        is_away(&mut **counter);
+    }
+    // It comes back empty, without the scripts.
+    server.restart();
+    for (algorithm, counter) in &mut all {
+        assert_eq!(counter.record("alice", 2).unwrap().remaining, 3, "{algorithm}");
+    }
+}
+
+#[test]
+fn what_the_store_says_is_told() {
+    let server = Server::start();
+    let limit = Limit::new("test", 5, Duration::from_secs(3_600)).unwrap();
+    server.command(&["SET", "weir:fixed-window:test:5/3600000000us:{alice}", "of another kind"]);
+    let mut counter = FixedWindow::new(server.store(TIMEOUT), limit).unwrap();
+    let error = counter.record("alice", 1).unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }) && error.to_string().contains("WRONGTYPE"), "{error}");
+    assert!(counter.record("bob", 1).unwrap().allowed);
+    let long = Limit::new("test", 1_025, Duration::from_secs(3_600)).unwrap();
+    assert!(SlidingLog::new(server.store(TIMEOUT), long).is_err());
+}
+
+/// With the feature `tls` or without: an error in time, whether who answers speaks no TLS or does not answer at all.
+#[test]
+fn a_store_that_speaks_no_tls_is_an_error_in_time() {
+    let server = Server::start();
+    let address = server.address().replace("redis://", "rediss://");
+    let start = Instant::now();
+    let timeout = Duration::from_millis(300);
+    let ask = || {
+        let store = Store::single(&address, timeout)?;
+        FixedWindow::new(store, Limit::new("test", 5, timeout).unwrap()).unwrap().record("alice", 1)
+    };
+    assert!(ask().is_err());
+    server.pause();
+    assert!(ask().is_err());
+    server.go_on();
+    assert!(start.elapsed() < 4 * timeout + Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
+/// Keys of one limit on all nodes, each found by whoever asks.
+#[cfg(feature = "cluster")]
+#[test]
+fn a_cluster_spreads_the_keys() {
+    let nodes = server::Cluster::start();
+    let addresses = nodes.addresses();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let store = Store::cluster(&addresses[..1], TIMEOUT).unwrap();
+    for (algorithm, mut counter) in counters(&store, 3, long_window()) {
+        for key in 0..60 {
+            let key = format!("user {key}");
+            let remaining = [1, 1, 2, 1].map(|cost| counter.record(&key, cost).unwrap().remaining);
+            assert_eq!(remaining, [2, 1, 1, 0], "{algorithm}");
+        }
+    }
+    for keys in nodes.keys() {
+        // 180 keys over two halves of the slots.
+        assert!(keys > 40, "{keys}");
+    }
+}

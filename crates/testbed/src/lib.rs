@@ -1,0 +1,17 @@
+//! Helpers that the tests and benchmarks of all crates share. They are not shipped, and use the agent only through its
+//! program.
+#![expect(clippy::new_without_default, reason = "a network or a socket is no value to fall back on")]
+
+pub mod application;
+pub mod fleet;
+pub mod flows;
+pub mod foreign;
+pub mod measure;
+pub mod memory;
+pub mod network;
+mod program;
+pub mod recipes;
+pub mod redis;
+pub mod tcp;
+mod trials;
+pub mod wire;

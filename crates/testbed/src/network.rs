@@ -1,0 +1,339 @@
+//! Two namespaces connected by a veth pair, with an agent in one and senders in the other; all removed on drop.
+
+mod agent;
+mod host;
+
+use std::fs::File;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+
+use crate::foreign::{Foreign, Place};
+use crate::wire::Receiver;
+
+pub use agent::{Agent, StopWhenDropped};
+pub use host::{a_while, can_make, has_fq, has_tcx, has_vxlan, is_virtual, obstacle};
+
+/// The interface that the agent limits.
+pub const INTERFACE: &str = "weir0";
+/// The address on that interface.
+pub const SERVER: [u8; 4] = [10, 77, 0, 1];
+/// Its IPv6 address.
+pub const SERVER6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// Hardware addresses of the two ends.
+pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 2];
+/// The server's end.
+pub const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 1];
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The binary under test: the one with the eBPF object inside.
+fn agent() -> Option<PathBuf> {
+    std::env::var_os("WEIR_AGENT").map(PathBuf::from).filter(|path| path.exists())
+}
+
+pub fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The test network.
+pub struct Network {
+    client: String,
+    server: String,
+    /// The folder of configs and sockets.
+    pub folder: tempfile::TempDir,
+    pins: PathBuf,
+}
+
+impl Network {
+    pub fn new() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weir-t{}-{number}", std::process::id());
+        let network = Self {
+            client: format!("{name}c"),
+            server: format!("{name}s"),
+            folder: tempfile::tempdir().unwrap(),
+            pins: PathBuf::from(format!("/sys/fs/bpf/{name}")),
+        };
+        let (client, server) = (network.client.as_str(), network.server.as_str());
+        run("ip", &["netns", "add", client]);
+        run("ip", &["netns", "add", server]);
+        network.join();
+        network
+    }
+
+    /// Connects the namespaces by the veth pair.
+    pub fn join(&self) {
+        let (network, client, server) = (self, self.client.as_str(), self.server.as_str());
+        run(
+            "ip",
+            &[
+                "link",
+                "add",
+                INTERFACE,
+                "address",
+                "02:00:00:00:77:01",
+                "netns",
+                server,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "client0",
+                "address",
+                "02:00:00:00:77:02",
+                "netns",
+                client,
+            ],
+        );
+        // The client's kernel sends nothing by itself: every packet is one that a test sent.
+        network.in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap());
+        run("ip", &["-n", server, "addr", "add", "fd77::1/64", "dev", INTERFACE, "nodad"]);
+        for (namespace, device, address) in [(client, "client0", "10.77.0.2/16"), (server, INTERFACE, "10.77.0.1/16")] {
+            run("ip", &["-n", namespace, "addr", "add", address, "dev", device]);
+            run("ip", &["-n", namespace, "link", "set", device, "up"]);
+            run("ip", &["-n", namespace, "link", "set", "lo", "up"]);
+        }
+    }
+
+    /// The name of the client's namespace.
+    pub fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// The name of the server's namespace.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Runs `work` on a thread inside the client's namespace.
+    pub fn in_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        inside(&self.client, work)
+    }
+
+    /// Runs `work` on a thread inside the server's namespace.
+    pub fn in_server<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        inside(&self.server, work)
+    }
+
+    /// A second veth pair between the two namespaces, without addresses.
+    pub fn add_link(&self, server_end: &str, client_end: &str) {
+        let (client, server) = (self.client.as_str(), self.server.as_str());
+        let pair = ["link", "add", server_end, "netns", server, "type", "veth", "peer", "name", client_end];
+        run("ip", &[&pair[..], &["netns", client]].concat());
+        run("ip", &["-n", client, "link", "set", client_end, "up"]);
+        run("ip", &["-n", server, "link", "set", server_end, "up"]);
+    }
+
+    /// Removes such a pair.
+    pub fn remove_link(&self, server_end: &str) {
+        run("ip", &["-n", &self.server, "link", "del", server_end]);
+    }
+
+    /// The index of one of the server's interfaces.
+    pub fn index(&self, interface: &str) -> u32 {
+        self.in_server(|| nix::net::if_::if_nametoindex(interface).unwrap())
+    }
+
+    /// Runs `ip` in the server's namespace.
+    pub fn ip(&self, arguments: &[&str]) {
+        run("ip", &[&["-n", &self.server], arguments].concat());
+    }
+
+    /// Runs many commands of `ip` in the server's namespace.
+    pub fn ip_batch(&self, commands: &str) {
+        let file = self.folder.path().join("ip");
+        std::fs::write(&file, commands).unwrap();
+        run("ip", &["-n", &self.server, "-batch", file.to_str().unwrap()]);
+    }
+
+    /// Runs `tc` in the server's namespace.
+    pub fn tc(&self, arguments: &[&str]) {
+        run("tc", &[&["-n", &self.server], arguments].concat());
+    }
+
+    /// A further address of the client's.
+    pub fn add_client_address(&self, address: &str) {
+        run("ip", &["-n", &self.client, "addr", "add", address, "dev", "client0"]);
+    }
+
+    /// An address for one of the server's devices, which is set up.
+    pub fn configure_server(&self, device: &str, address: &str) {
+        run("ip", &["-n", &self.server, "addr", "add", address, "dev", device]);
+        run("ip", &["-n", &self.server, "link", "set", device, "up"]);
+    }
+
+    /// Runs `ip` in the server's namespace.
+    pub fn server_ip(&self, arguments: &[&str]) {
+        run("ip", &[&["-n", &self.server], arguments].concat());
+    }
+
+    /// Sets the queueing discipline `fq` on the server's interface, which implements departure times.
+    pub fn queue_fairly(&self, options: &[&str]) {
+        let namespace = format!("--net=/run/netns/{}", self.server);
+        let replace = [&namespace, "tc", "qdisc", "replace", "dev", INTERFACE, "root", "fq"];
+        run("nsenter", &[&replace[..], options].concat());
+    }
+
+    /// A VXLAN between the two namespaces, 10.79.0.1 the server's end and 10.79.0.2 the client's.
+    pub fn add_vxlan(&self) {
+        const MACS: [&str; 2] = ["02:00:00:00:79:01", "02:00:00:00:79:02"];
+        let ends = [(&self.server, INTERFACE, 1, 2), (&self.client, "client0", 2, 1)];
+        for (namespace, device, own, other) in ends {
+            let (mac, other_mac) = (MACS[own - 1], MACS[other - 1]);
+            let (local, remote) = (format!("10.77.0.{own}"), format!("10.77.0.{other}"));
+            inside(namespace, || {
+                std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+                let kind = ["type", "vxlan", "id", "7", "dstport", "4789", "dev", device];
+                let ends = ["local", &local, "remote", &remote];
+                run("ip", &[&["link", "add", "tunnel0", "address", mac][..], &kind, &ends].concat());
+                run("ip", &["addr", "add", &format!("10.79.0.{own}/24"), "dev", "tunnel0"]);
+                run("ip", &["link", "set", "tunnel0", "up"]);
+                let neighbour = format!("10.79.0.{other}");
+                run("ip", &["neigh", "add", &neighbour, "lladdr", other_mac, "dev", "tunnel0", "nud", "permanent"]);
+            });
+        }
+    }
+
+    pub fn set_mtu(&self, mtu: u32) {
+        for (namespace, device) in [(&self.client, "client0"), (&self.server, INTERFACE)] {
+            run("ip", &["-n", namespace, "link", "set", device, "mtu", &mtu.to_string()]);
+        }
+    }
+
+    /// Enables the client's end to receive frames from XDP's transmission, which a veth requires a program for: one
+    /// that passes everything.
+    pub fn accept_xdp_frames(&self) {
+        let config = self.folder.path().join("other.toml");
+        let control = self.folder.path().join("other.sock");
+        let (pins, state) = (self.other_pins(), self.folder.path().join("other-state"));
+        let text = format!(
+            "interfaces = [\"client0\"]\nattach = \"native\"\ncontrol = {control:?}\npins = {pins:?}\nstate_dir = {state:?}\n\
+             allow_empty = true\n"
+        );
+        std::fs::write(&config, format!("[agent]\n{text}")).unwrap();
+        let mut command = Command::new(agent().unwrap());
+        command.arg("--config").arg(&config).stderr(Stdio::null());
+        let mut child = inside(&self.client, || command.spawn()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // A program that is listed may not be pinned yet, and would disappear with the agent.
+        let mut status = Command::new(agent().unwrap());
+        status.arg("status").arg("--control").arg(&control);
+        while !status.output().unwrap().status.success() {
+            assert!(child.try_wait().unwrap().is_none(), "the program was not attached");
+            assert!(Instant::now() < deadline, "no program was attached within a minute");
+            thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_program(&self.client, "client0"));
+    }
+
+    /// Attaches another owner's program to the server's interface: one that passes everything.
+    pub fn attach_foreign(&self, place: Place) -> Foreign {
+        self.in_server(|| Foreign::attach(nix::net::if_::if_nametoindex(INTERFACE).unwrap(), place))
+    }
+
+    /// Adds a default route on the server.
+    pub fn add_default_route(&self, gateway: &str) {
+        let family = if gateway.contains(':') { "-6" } else { "-4" };
+        run("ip", &["-n", &self.server, family, "route", "add", "default", "via", gateway, "dev", INTERFACE]);
+    }
+
+    /// The directory of the pins.
+    pub fn pins(&self) -> &Path {
+        &self.pins
+    }
+
+    pub fn other_pins(&self) -> PathBuf {
+        PathBuf::from(format!("{}-other", self.pins.display()))
+    }
+
+    /// Packets with this mark are not routed.
+    pub fn drop_marked(&self, mark: u32) {
+        let rule = ["-n", &self.server, "rule", "add", "pref", "0", "fwmark", &mark.to_string(), "table", "99"];
+        run("ip", &["-n", &self.server, "rule", "add", "pref", "10", "table", "local"]);
+        run("ip", &["-n", &self.server, "rule", "del", "pref", "0"]);
+        run("ip", &rule);
+        run("ip", &["-n", &self.server, "route", "add", "blackhole", "default", "table", "99"]);
+    }
+
+    /// Whether anything is pinned.
+    pub fn has_pins(&self) -> bool {
+        self.pins.exists()
+    }
+
+    /// Whether an XDP program is on the interface.
+    pub fn has_program(&self) -> bool {
+        has_program(&self.server, INTERFACE)
+    }
+
+    /// Frames that the kernel has received from the server's interface or dropped there; `None` without that interface.
+    pub fn arrived(&self) -> Option<u64> {
+        let table = self.in_server(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+        let row = table.lines().find_map(|line| line.trim().strip_prefix(INTERFACE)?.strip_prefix(':'))?;
+        // Received: bytes, packets, errors, dropped.
+        let fields: Vec<u64> = row.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        Some(fields[1] + fields[3])
+    }
+
+    /// Waits until `sent` more frames have arrived and no CPU has queued packets: on a busy machine, sent frames may be
+    /// queued. The wait is bounded, since other interfaces may have taken frames, or they were lost.
+    pub fn wait_for_arrival(&self, before: Option<u64>, sent: u64) {
+        let Some(before) = before else { return };
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let has_arrived = || self.arrived().is_none_or(|now| now >= before + sent) && !is_queueing();
+        while !has_arrived() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Counts datagrams that reach a UDP socket of the server, by source, until `done`.
+    pub fn receiver(&self, port: u16) -> Receiver {
+        Receiver::new(self.in_server(|| UdpSocket::bind(("0.0.0.0", port)).unwrap()))
+    }
+
+    /// The same for a socket of the client.
+    pub fn client_receiver(&self, address: &str) -> Receiver {
+        Receiver::new(self.in_client(|| UdpSocket::bind(address).unwrap()))
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for namespace in [&self.client, &self.server] {
+            let _ = Command::new("ip").args(["netns", "del", namespace]).status();
+        }
+        let _ = std::fs::remove_dir_all(&self.pins);
+        let _ = std::fs::remove_dir_all(self.other_pins());
+    }
+}
+
+/// Whether any CPU has queued packets.
+fn is_queueing() -> bool {
+    // The twelfth column of a CPU's row, in hexadecimal (`softnet_seq_show`).
+    let rows = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    rows.lines().any(|row| row.split_whitespace().nth(11).is_some_and(|waiting| !waiting.trim_matches('0').is_empty()))
+}
+
+fn has_program(namespace: &str, interface: &str) -> bool {
+    let output = Command::new("ip").args(["-n", namespace, "-d", "link", "show", interface]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("xdp")
+}
+
+fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+    let file = File::open(format!("/run/netns/{namespace}")).unwrap();
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            setns(&file, CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

@@ -1,0 +1,195 @@
+//! Senders of frames, and counters of received datagrams.
+
+use std::fs::File;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Counts received datagrams.
+pub struct Receiver {
+    socket: UdpSocket,
+}
+
+impl Receiver {
+    /// For a socket.
+    pub fn new(socket: UdpSocket) -> Self {
+        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(64 << 20)).unwrap();
+        Self { socket }
+    }
+
+    /// The number of datagrams by code point, once no more arrive.
+    pub fn code_points(&self) -> [u64; 64] {
+        use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+        setsockopt(&self.socket, sockopt::IpRecvTos, &true).unwrap();
+        self.socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let mut counts = [0; 64];
+        loop {
+            let mut buffer = [0; 2048];
+            let mut parts = [std::io::IoSliceMut::new(&mut buffer)];
+            let mut control = nix::cmsg_space!(u8);
+            let Ok(message) = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty())
+            else {
+                return counts;
+            };
+            for message in message.cmsgs().unwrap() {
+                if let ControlMessageOwned::Ipv4Tos(tos) = message {
+                    counts[usize::from(tos >> 2)] += 1;
+                }
+            }
+        }
+    }
+
+    /// Like [`Receiver::counts`], but reads constantly until `stop`: otherwise the socket's buffer would overflow.
+    pub fn counts_until(&self, stop: &AtomicBool) -> [u64; 256] {
+        let mut sums = [0; 256];
+        let mut is_last = false;
+        while !is_last {
+            is_last = stop.load(Ordering::Relaxed);
+            sums.iter_mut().zip(self.counts()).for_each(|(sum, count)| *sum += count);
+        }
+        sums
+    }
+
+    /// The number of datagrams by source (its last octet), once no more arrive.
+    pub fn counts(&self) -> [u64; 256] {
+        self.socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let mut counts = [0; 256];
+        let mut buffer = [0; 2048];
+        while let Ok((_, from)) = self.socket.recv_from(&mut buffer) {
+            if let std::net::IpAddr::V4(from) = from.ip() {
+                counts[usize::from(from.octets()[3])] += 1;
+            }
+        }
+        counts
+    }
+}
+
+/// A raw sender on the client's interface. The caller bounds the number of frames, the sender the time.
+pub struct Sender {
+    socket: std::os::fd::OwnedFd,
+    address: libc::sockaddr_ll,
+}
+
+/// Waits after a frame was not sent because the queue at the other end is full, as on emulated machines.
+fn wait_for_room(since: Instant) {
+    let error = std::io::Error::last_os_error();
+    let is_full = error.raw_os_error() == Some(libc::ENOBUFS);
+    assert!(is_full && since.elapsed() < Duration::from_secs(10), "{error}");
+    thread::sleep(Duration::from_millis(1));
+}
+
+impl Sender {
+    /// Call it inside the client's namespace.
+    pub fn new() -> Self {
+        Self::on("client0")
+    }
+
+    /// On another interface.
+    pub fn on(interface: &str) -> Self {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+        let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None::<SockProtocol>).unwrap();
+        // SAFETY: all zero is a valid value of this plain struct.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_ifindex = nix::net::if_::if_nametoindex(interface).unwrap() as i32;
+        Self { socket, address }
+    }
+
+    pub fn send(&self, frame: &[u8]) {
+        let since = Instant::now();
+        loop {
+            // SAFETY: the pointers are to live values of the lengths that are given.
+            let sent = unsafe {
+                libc::sendto(
+                    self.socket.as_raw_fd(),
+                    frame.as_ptr().cast(),
+                    frame.len(),
+                    0,
+                    (&raw const self.address).cast(),
+                    size_of::<libc::sockaddr_ll>() as u32,
+                )
+            };
+            if sent == frame.len() as isize {
+                return;
+            }
+            wait_for_room(since);
+        }
+    }
+
+    /// Sends many frames in one system call.
+    pub fn send_all(&self, frames: &[Vec<u8>]) {
+        let mut parts: Vec<libc::iovec> = frames
+            .iter()
+            .map(|frame| libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() })
+            .collect();
+        let mut address = self.address;
+        let mut messages: Vec<libc::mmsghdr> = parts
+            .iter_mut()
+            .map(|part| {
+                // SAFETY: all zero is a valid value of this plain struct.
+                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                message.msg_hdr.msg_name = (&raw mut address).cast();
+                message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as u32;
+                message.msg_hdr.msg_iov = part;
+                message.msg_hdr.msg_iovlen = 1;
+                message
+            })
+            .collect();
+        let since = Instant::now();
+        let mut sent = 0;
+        while sent < messages.len() {
+            let rest = &mut messages[sent..];
+            // SAFETY: every message points to a live frame and a live address, of the lengths that are given.
+            let count = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) };
+            if count > 0 {
+                sent += count as usize;
+            } else {
+                wait_for_room(since);
+            }
+        }
+    }
+
+    /// Sends `frames` in turn, `per_millisecond` of them each millisecond, for `time`, and catches up after delays.
+    /// Returns their number, and the time from before the first to after the last.
+    pub fn pace(&self, frames: &[Vec<u8>], per_millisecond: usize, time: Duration) -> (u64, Duration) {
+        let start = Instant::now();
+        let mut sent = 0;
+        let mut turn = frames.iter().cycle();
+        while start.elapsed() < time {
+            for frame in turn.by_ref().take(per_millisecond) {
+                self.send(frame);
+                sent += 1;
+            }
+            let due = start + Duration::from_millis(sent / per_millisecond as u64);
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        (sent, start.elapsed())
+    }
+
+    /// Like `pace`, then sends `more` at once, so that no allowance is unused at the end.
+    pub fn flood(&self, frames: &[Vec<u8>], per_millisecond: usize, time: Duration, more: u64) -> (u64, Duration) {
+        let start = Instant::now();
+        let (sent, _) = self.pace(frames, per_millisecond, time);
+        for frame in frames.iter().cycle().take(more as usize) {
+            self.send(frame);
+        }
+        (sent + more, start.elapsed())
+    }
+}
+
+/// A tunnel device whose packets are the data written to it. Call it inside the server's namespace.
+pub fn tunnel(name: &str) -> File {
+    let file = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+    // SAFETY: all zero is a valid value of this plain struct.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the request is live and of the type that this call takes.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    file
+}

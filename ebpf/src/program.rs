@@ -1,0 +1,199 @@
+//! The maps and constants for classification. All decisions are in `common`.
+
+use core::arch::asm;
+
+use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
+use common::ban::Ban;
+use common::essential::Essential;
+use common::packet::{Address, Depth};
+use common::prefix::{Line, Lines, Node, PrefixEntry, PrefixRoot, Search};
+use common::program::Program;
+use common::rule::RuleSpan;
+use common::scope::{ScopeSpans, ScopedPacket, Scopes, Scoping, SpansBy, find};
+use common::settings::PortSpans;
+use common::throttle::Host;
+
+use crate::atomics;
+use crate::clock;
+use crate::maps::{BANS, ESSENTIAL, INTERFACES, PORTS, PREFIXES, RUNTIME, SCOPES, setting, setting_at};
+use crate::throttle::{Kernel, MapCell};
+use crate::trace;
+
+impl Program for Kernel {
+    #[inline(always)]
+    fn depth(&self) -> Depth {
+        Depth::from_setting(setting!(depth))
+    }
+
+    #[inline(always)]
+    fn only_observes(&self) -> bool {
+        setting!(observe) != 0
+    }
+
+    #[inline(always)]
+    fn prefix_entry(&self, address: Address) -> PrefixEntry {
+        trace::begin(address);
+        if setting!(prefixes_in_use) == 0 {
+            return PrefixEntry::default();
+        }
+        // One choice between two addresses, instead of one per field.
+        let root = if address.is_ipv4() { setting_at!(prefixes.ipv4) } else { setting_at!(prefixes.ipv6) };
+        // SAFETY: a field of the settings; as all of them.
+        let root = unsafe {
+            PrefixRoot {
+                base: (&raw const (*root).base).read_volatile(),
+                shift: (&raw const (*root).shift).read_volatile(),
+                last: (&raw const (*root).last).read_volatile(),
+                node: (&raw const (*root).node).read_volatile(),
+                steps: (&raw const (*root).steps).read_volatile(),
+            }
+        };
+        root.look_up(&Trees, address)
+    }
+
+    #[inline(always)]
+    fn is_banned(&self, source: Address) -> bool {
+        RUNTIME.get(0).is_some_and(|runtime| runtime.bans != 0) && weir_ban(source.hi, source.lo) != 0
+    }
+
+    #[inline(always)]
+    fn conforms(&self, kind: Essential, interface: u32) -> bool {
+        weir_essential(kind.bucket(interface)) != 0
+    }
+
+    #[inline(always)]
+    fn essential_limited(&self) -> u32 {
+        setting!(essential_limited)
+    }
+
+    #[inline(always)]
+    fn refuses_hidden(&self) -> bool {
+        setting!(refuse_hidden) != 0
+    }
+
+    #[inline(always)]
+    fn spans_by(&self) -> SpansBy {
+        SpansBy::from_setting(setting!(spans_by))
+    }
+
+    #[inline(always)]
+    fn port_spans(&self, port: u16) -> Option<&PortSpans> {
+        PORTS.get(u32::from(port))
+    }
+
+    #[inline(always)]
+    fn span(&self, index: usize) -> RuleSpan {
+        setting!(spans[index])
+    }
+
+    #[inline(always)]
+    fn scoped_span(&self, grade: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
+        let span = weir_scope(grade, interface, packet.0);
+        RuleSpan { first: (span >> 8) as u32, count: (span & 0xff) as u32 }
+    }
+
+    #[inline(always)]
+    fn rules_per_grade(&self) -> u32 {
+        setting!(rules_per_grade)
+    }
+
+    #[inline(always)]
+    fn forget(&self, port: u16, any: u64) -> u16 {
+        Trees.forget(u64::from(port), any) as u16
+    }
+}
+
+/// [`PREFIXES`].
+struct Trees;
+
+impl Lines for Trees {
+    #[inline(always)]
+    fn line(&self, number: u32) -> Option<&Line> {
+        PREFIXES.get(number)
+    }
+
+    #[inline(always)]
+    fn forget(&self, number: u64, any: u64) -> u64 {
+        let mut number = number;
+        // SAFETY: arithmetic on registers. In assembly, since the compiler would compute the result.
+        unsafe {
+            asm!("{0} ^= {1}", "{0} ^= {1}", inout(reg) number, in(reg) any, options(pure, nomem, nostack));
+        }
+        number
+    }
+
+    #[inline(always)]
+    fn go_further(&self, search: Search) -> Node {
+        Node(weir_search(search.node.0, search.key, search.lower))
+    }
+}
+
+/// A global function of numbers, so that trees with many steps are verified once instead of on each path.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_search(node: u32, key: u64, lower: u64) -> u32 {
+    Search { node: Node(node), key, lower }.finish(&Trees).0
+}
+
+impl Scopes for Kernel {
+    #[inline(always)]
+    fn scoping(&self) -> Scoping {
+        Scoping {
+            source_bits: setting!(scoping.source_bits),
+            interfaces: setting!(scoping.interfaces),
+            rows: setting!(scoping.rows),
+        }
+    }
+
+    #[inline(always)]
+    fn interface_number(&self, index: u32) -> u32 {
+        // SAFETY: the value is copied at once; only the agent writes it, as a whole.
+        unsafe { INTERFACES.get(index) }.map_or(0, |number| *number)
+    }
+
+    #[inline(always)]
+    fn port_row(&self, port: u16) -> u32 {
+        PORTS.get(u32::from(port)).map_or(0, |spans| spans.packed[0])
+    }
+
+    #[inline(always)]
+    fn scope_spans(&self, row: u32) -> Option<&ScopeSpans> {
+        SCOPES.get(row)
+    }
+
+    #[inline(always)]
+    fn rules_of_multiplier(&self) -> u32 {
+        setting!(rules_per_grade)
+    }
+}
+
+/// A global function of numbers, so that it is verified once, and not at all without limits for certain sources or
+/// interfaces (Linux 6.8). Returns the rules as `first << 8 | count`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_scope(grade: u32, interface: u32, packet: u32) -> u64 {
+    let span = find(&Kernel, grade, interface, ScopedPacket(packet));
+    u64::from(span.first) << 8 | u64::from(span.count & 0xff)
+}
+
+/// A global function of numbers, so that it is verified once; most hosts have no bans.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_ban(hi: u64, lo: u64) -> u32 {
+    let Some(ban) = BANS.get(&Prefix::new(128, Address { hi, lo }.octets())) else { return 0 };
+    if !Ban::is_in_force(ban.until, clock::nanoseconds()) {
+        return 0;
+    }
+    // SAFETY: a word of a map's value, which only atomic additions and the agent write.
+    unsafe { atomics::add((&raw const ban.refused).cast_mut(), 1) };
+    1
+}
+
+/// A global function of a number, so that it is verified once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_essential(bucket: u32) -> u32 {
+    let is_not_ip = bucket & 3 == Essential::NotIp as u32;
+    let limit = if is_not_ip { setting!(not_ip) } else { setting!(essential) };
+    ESSENTIAL.get_ptr_mut(bucket).map_or(0, |state| u32::from(limit.take(MapCell(state), Kernel.now())))
+}

@@ -1,0 +1,37 @@
+//! `docs`: builds the book, and checks its links, configs and commands.
+
+use anyhow::{Context as _, Result, bail};
+
+use super::build::{self, Profile};
+use super::setup;
+use crate::cargo_tools::MDBOOK;
+use crate::docs;
+use crate::process;
+use crate::tools::{Detail, Group};
+use crate::workspace::Workspace;
+
+/// Builds target/book; fails with all problems of its pages.
+pub fn run() -> Result<()> {
+    let workspace = Workspace::locate()?;
+    let pages = docs::pages(&workspace)?;
+    let mut problems = docs::check_links(&workspace.root, &pages);
+    println!("docs: links of {} pages", pages.len());
+    let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
+    let agent = build::all(&workspace, &toolchain, Profile::Debug)?.agent;
+    let (found, configs) = docs::check_configs(&agent, &pages)?;
+    problems.extend(found);
+    println!("docs: {configs} configs");
+    let (found, commands) = docs::check_commands(&agent, &workspace.root, &pages)?;
+    problems.extend(found);
+    println!("docs: {commands} commands");
+    if !problems.is_empty() {
+        bail!("in the pages:\n{}", problems.join("\n"));
+    }
+    let book = workspace.target.join("book");
+    let mdbook = MDBOOK.ensure(Detail::Changes)?;
+    let mut build = std::process::Command::new(mdbook);
+    build.arg("build").arg(workspace.root.join("docs")).arg("--dest-dir").arg(&book);
+    process::run(&mut build).context("building the book")?;
+    println!("built {}", book.join("index.html").display());
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! The programs that cargo builds of the workspace's tests, and how they share the machine.
+
+mod built;
+mod lanes;
+
+pub use built::{TestProgram, build};
+pub use lanes::{Job, run};

@@ -1,7 +1,7 @@
 //! The interfaces of the policy in effect.
 
 use datapath::host_links::HostLinks;
-use datapath::{AttachMode, Datapath, LoadError, OwnAddresses, Turn};
+use datapath::{AttachMode, Datapath, Interface, LoadError, OwnAddresses, Turn};
 
 use super::in_effect::InEffect;
 use crate::stats::{InterfaceState, InterfaceStatus};
@@ -24,7 +24,7 @@ impl InEffect {
         let mut interfaces: Vec<_> = enforcing
             .into_iter()
             .map(|device| {
-                let (attach, state) = self.state_of(device.index);
+                let (attach, state) = self.state_of(&device);
                 plain(device.name, attach, state)
             })
             .collect();
@@ -43,10 +43,10 @@ impl InEffect {
         Ok(interfaces)
     }
 
-    pub(super) fn state_of(&self, index: u32) -> (Option<AttachMode>, InterfaceState) {
-        let on_it: Vec<_> = self.datapaths().map(|datapath| datapath.in_force_on(index)).collect();
+    fn state_of(&self, device: &Interface) -> (Option<AttachMode>, InterfaceState) {
+        let on_it: Vec<_> = self.datapaths().map(|datapath| datapath.in_force_on(device)).collect();
         let attach = on_it.iter().flatten().next().map(|attached| attached.mode);
-        let trouble = self.datapaths().find_map(|datapath| datapath.trouble_on(index));
+        let trouble = self.datapaths().find_map(|datapath| datapath.trouble_on(device.index));
         let state = match trouble {
             _ if on_it.iter().all(Option::is_some) => InterfaceState::Attached,
             Some(trouble) if trouble.is_down() => InterfaceState::Down,

@@ -27,14 +27,17 @@ pub struct Turn {
 }
 
 impl Datapath {
-    /// The attachment on an interface, if the kernel reports its program there.
+    /// The attachment on an interface, if the kernel reports its program there with the limits of its present name.
     #[must_use]
-    pub fn in_force_on(&self, index: u32) -> Option<&Attached> {
+    pub fn in_force_on(&self, device: &Interface) -> Option<&Attached> {
         // A program that is still attached may parse its frames wrongly.
-        if self.trouble_on(index).is_some() {
+        if self.trouble_on(device.index).is_some() {
             return None;
         }
-        self.attached.iter().find(|attached| attached.index == index && attached.is_in_force(&self.pins))
+        let attached = self.attached.iter().find(|attached| attached.index == device.index)?;
+        // Until a rename is followed, the limits of the previous name apply.
+        let is_named = attached.interface == device.name || !self.image().interfaces.are_in_use();
+        (is_named && attached.is_in_force(&self.pins)).then_some(attached)
     }
 
     /// Why an interface could not be attached.

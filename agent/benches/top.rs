@@ -54,11 +54,11 @@ fn main() -> ExitCode {
     let baseline = weir::stats::baseline::Baseline::default();
     let reader = Reader::new(&loaded.config, (&datapath, None), &bans, &counted, &baseline);
     let (_, sources, _) = reader.totals().expect("counters");
-    let remembered = datapath.sightings().expect("sightings").len();
+    let remembered = datapath.samples().expect("samples").len();
     println!("{} sources in the table, {remembered} of them remembered by address", sources.tracked);
 
     let mut parts: [(&str, &mut dyn FnMut()); 3] = [
-        ("the remembered, in batches", &mut || drop(datapath.sightings())),
+        ("the remembered, in batches", &mut || drop(datapath.samples())),
         ("the table: how many are tracked", &mut || drop(reader.totals())),
         ("the table: keys of each limit", &mut || drop(reader.limits())),
     ];

@@ -39,7 +39,7 @@ impl Ban {
     /// Whether it refuses at the instant `nanoseconds` of the monotonic clock.
     #[inline(always)]
     #[must_use]
-    pub const fn is_in_force(until: u64, nanoseconds: u64) -> bool {
+    pub const fn is_in_effect(until: u64, nanoseconds: u64) -> bool {
         nanoseconds < until
     }
 }

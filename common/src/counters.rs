@@ -144,7 +144,7 @@ impl TableCounters {
 /// Packets since the last step of 64 are in the key's slot, and must be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
-pub struct Sighted {
+pub struct KeyStatistics {
     /// Packets that passed, in steps of 64.
     pub passed: u64,
     /// Packets that were refused, in steps of 64.
@@ -158,7 +158,7 @@ pub struct Sighted {
     /// The last sample.
     pub seen_at: u64,
     /// The last [`crate::event::Event`] about it; 0 if none.
-    pub told_at: u64,
+    pub reported_at: u64,
 }
 
 /// The key of an entry: besides the group, in [`crate::key::Key::group`], the word of the state that refused, or the

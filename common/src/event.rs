@@ -32,11 +32,11 @@ impl Event {
     /// The length of a record, in bytes.
     pub const LENGTH: usize = size_of::<Self>();
 
-    /// Whether a record is due for a key whose last record was at `told_at`, 0 if none.
+    /// Whether a record is due for a key whose last record was at `reported_at`, 0 if none.
     #[inline(always)]
     #[must_use]
-    pub const fn is_due(told_at: u64, now: u64) -> bool {
-        told_at == 0 || now.wrapping_sub(told_at) >= Self::INTERVAL
+    pub const fn is_due(reported_at: u64, now: u64) -> bool {
+        reported_at == 0 || now.wrapping_sub(reported_at) >= Self::INTERVAL
     }
 
     /// Parses a record; `None` if it is too short.

@@ -2,7 +2,7 @@
 
 use crate::ban::Ban;
 use crate::buffer::BufferLayout;
-use crate::counters::{Counters, SampleQuota, Sighted, TableCounters, Traffic};
+use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters, Traffic};
 use crate::essential::PacketBucket;
 use crate::event::Event;
 use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, OUTBOUND, Refused, Started};
@@ -50,7 +50,7 @@ no_padding!(GroupCounters: Traffic, Traffic);
 no_padding!(GroupSettings: [GroupBucket; DIRECTIONS], u32, u32, [GroupBucket; OUTBOUND], u64);
 no_padding!(Refused: u64, [u32; 4], u32, u16, u16, [u8; 16]);
 no_padding!(Started: u32, u32);
-no_padding!(Sighted: u64, u64, u64, u64, u64, u64, u64);
+no_padding!(KeyStatistics: u64, u64, u64, u64, u64, u64, u64);
 no_padding!(SampleQuota: u64, u64);
 no_padding!(Event: Key, u64, u64, u32, u32);
 no_padding!(TracedSources: u64, [[u64; 2]; MOST_TRACED]);
@@ -59,4 +59,4 @@ const _: () = assert!(size_of::<Rule>() == 64 && align_of::<Rule>() == 64);
 const _: () = assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
 const _: () = assert!(size_of::<Counters>() == 80);
 // The kernel aligns values of per-CPU and hash maps only to 8 bytes.
-const _: () = assert!(align_of::<Counters>() == 8 && align_of::<Sighted>() == 8);
+const _: () = assert!(align_of::<Counters>() == 8 && align_of::<KeyStatistics>() == 8);

@@ -1,7 +1,7 @@
 //! The only `unsafe` code of this crate: map values are plain data.
 
 use crate::ban::Ban;
-use crate::counters::{Counters, SampleQuota, Sighted, TableCounters};
+use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
 use crate::own::OwnKey;
@@ -33,7 +33,7 @@ plain!(
     Runtime,
     ScopeSpans,
     Settings,
-    Sighted,
+    KeyStatistics,
     SampleQuota,
     TableCounters,
     TableIdentity,

@@ -22,8 +22,8 @@ use crate::packet::Address;
 pub struct PrefixEntry(u32);
 
 /// The most classes of a policy.
-pub const MAX_CLASSES: u32 = GRADES - 1;
-const GRADES: u32 = 1 << 13;
+pub const MAX_CLASSES: u32 = SOURCE_INDEXES - 1;
+const SOURCE_INDEXES: u32 = 1 << 13;
 const FLAGS: u32 = 1 << 2;
 
 impl PrefixEntry {
@@ -32,12 +32,12 @@ impl PrefixEntry {
     /// The address is in a class without limits.
     pub const UNLIMITED: u32 = 2;
 
-    /// An entry of a class and its grade: the multiplier index, with the number of its source where limits are for
+    /// An entry of a class and its source index: the multiplier index, with the number of its source where limits are for
     /// certain sources ([`crate::scope::Scoping`]). Both are at most [`MAX_CLASSES`].
     #[must_use]
-    pub const fn new(class: u32, grade: u32) -> Self {
-        debug_assert!(class <= MAX_CLASSES && grade <= MAX_CLASSES);
-        Self((class * GRADES + grade) * FLAGS)
+    pub const fn new(class: u32, source_index: u32) -> Self {
+        debug_assert!(class <= MAX_CLASSES && source_index <= MAX_CLASSES);
+        Self((class * SOURCE_INDEXES + source_index) * FLAGS)
     }
 
     /// The same with one of the flags.
@@ -46,11 +46,11 @@ impl PrefixEntry {
         Self(self.0 | flag)
     }
 
-    /// The same with another grade, which is at most [`MAX_CLASSES`].
+    /// The same with another source index, which is at most [`MAX_CLASSES`].
     #[must_use]
-    pub const fn with_grade(self, grade: u32) -> Self {
-        debug_assert!(grade <= MAX_CLASSES);
-        Self(self.0 - self.grade() * FLAGS + grade * FLAGS)
+    pub const fn with_source_index(self, source_index: u32) -> Self {
+        debug_assert!(source_index <= MAX_CLASSES);
+        Self(self.0 - self.source_index() * FLAGS + source_index * FLAGS)
     }
 
     /// Whether it has one of the flags.
@@ -64,14 +64,14 @@ impl PrefixEntry {
     #[inline(always)]
     #[must_use]
     pub const fn class(self) -> u32 {
-        self.0 / FLAGS / GRADES
+        self.0 / FLAGS / SOURCE_INDEXES
     }
 
     /// The index of the rows of rules.
     #[inline(always)]
     #[must_use]
-    pub const fn grade(self) -> u32 {
-        self.0 / FLAGS % GRADES
+    pub const fn source_index(self) -> u32 {
+        self.0 / FLAGS % SOURCE_INDEXES
     }
 }
 

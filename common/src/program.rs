@@ -12,7 +12,7 @@ use crate::prefix::PrefixEntry;
 use crate::rule::{RuleSpan, Size, Subject};
 use crate::scope::{ScopedPacket, SpansBy};
 use crate::settings::{PortSpans, SPANS, span_index};
-use crate::throttle::{Outcome, Passage, Steps, Verdict, judge};
+use crate::throttle::{Outcome, Passage, Steps, Verdict, evaluate};
 
 /// A frame at a hook.
 pub trait Frame: RareHeaders {
@@ -46,9 +46,9 @@ pub trait Program: Steps {
     /// A row of [`crate::settings::Settings::spans`]; `index` is below [`SPANS`].
     fn span(&self, index: usize) -> RuleSpan;
     /// As [`crate::scope::find`].
-    fn scoped_span(&self, grade: u32, interface: u32, packet: ScopedPacket) -> RuleSpan;
+    fn scoped_span(&self, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan;
     /// The number of rows of rules for one multiplier.
-    fn rules_per_grade(&self) -> u32;
+    fn rules_per_multiplier(&self) -> u32;
     /// Returns `port`, whatever `any` is. In the kernel, the verifier loses its knowledge of the value here.
     fn forget(&self, port: u16, any: u64) -> u16 {
         let _ = any;
@@ -58,7 +58,7 @@ pub trait Program: Steps {
 
 /// The verdict on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate<'c> {
+pub enum PacketVerdict<'c> {
     /// It passes.
     Passed(Passage),
     /// The rule with this index refuses it; with the subject that it evaluated.
@@ -118,7 +118,7 @@ impl Case {
         frame: &impl Frame,
         link: Link,
         direction: Direction,
-    ) -> Fate<'_> {
+    ) -> PacketVerdict<'_> {
         let found = self.find(program, frame, link, direction);
         self.decide(program, found)
     }
@@ -181,7 +181,7 @@ impl Case {
         if program.refuses_hidden() && packet.protocol == Protocol::Hidden {
             return Err(Bypass::Malformed);
         }
-        let span = span(program, frame, packet, local_port, entry.grade()).ok_or(Bypass::Unlimited)?;
+        let span = span(program, frame, packet, local_port, entry.source_index()).ok_or(Bypass::Unlimited)?;
         if span.count == 0 {
             return Err(Bypass::Unlimited);
         }
@@ -198,13 +198,13 @@ impl Case {
     }
 
     #[inline(always)]
-    fn decide(&self, program: &impl Program, found: Found) -> Fate<'_> {
+    fn decide(&self, program: &impl Program, found: Found) -> PacketVerdict<'_> {
         if found.0 & Found::BYPASS == 0 {
             // SAFETY: this is written whenever rules are found; the kernel's verifier checks that, too.
             let subject = unsafe { self.subject.assume_init_ref() };
-            return match judge(program, found.span(), subject) {
-                Verdict::Pass(passage) => Fate::Passed(passage),
-                Verdict::Refuse(rule) => Fate::Refused(rule, subject),
+            return match evaluate(program, found.span(), subject) {
+                Verdict::Pass(passage) => PacketVerdict::Passed(passage),
+                Verdict::Refuse(rule) => PacketVerdict::Refused(rule, subject),
             };
         }
         let bypass = found.0 as u32;
@@ -216,7 +216,7 @@ impl Case {
             (true, false) => Outcome::WouldThrottle,
         };
         program.count(bypass, outcome, self.size);
-        if outcome == Outcome::Throttled { Fate::Dropped } else { Fate::Passed(Passage::FREE) }
+        if outcome == Outcome::Throttled { PacketVerdict::Dropped } else { PacketVerdict::Passed(Passage::FREE) }
     }
 }
 
@@ -231,7 +231,13 @@ fn without_address(program: &impl Program, kind: Essential, interface: u32) -> B
 }
 
 #[inline(always)]
-fn span(program: &impl Program, frame: &impl Frame, packet: &Packet, local_port: u16, grade: u32) -> Option<RuleSpan> {
+fn span(
+    program: &impl Program,
+    frame: &impl Frame,
+    packet: &Packet,
+    local_port: u16,
+    source_index: u32,
+) -> Option<RuleSpan> {
     let index = span_index(packet.protocol, packet.kind);
     let spans_by = program.spans_by();
     let is_of_port = || matches!(packet.protocol, Protocol::Tcp | Protocol::Udp) && packet.has_ports();
@@ -239,7 +245,7 @@ fn span(program: &impl Program, frame: &impl Frame, packet: &Packet, local_port:
         SpansBy::Scope => {
             let scoped = ScopedPacket::new(index);
             let scoped = if is_of_port() { scoped.with_port(local_port) } else { scoped };
-            return Some(program.scoped_span(grade, frame.interface(), scoped));
+            return Some(program.scoped_span(source_index, frame.interface(), scoped));
         }
         SpansBy::Port if is_of_port() => {
             program.port_spans(local_port)?.packed.get(index).map(|packed| PortSpans::unpack(*packed))?
@@ -247,6 +253,6 @@ fn span(program: &impl Program, frame: &impl Frame, packet: &Packet, local_port:
         _ if index < SPANS => program.span(index),
         _ => return None,
     };
-    span.first += grade * program.rules_per_grade();
+    span.first += source_index * program.rules_per_multiplier();
     Some(span)
 }

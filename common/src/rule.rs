@@ -121,8 +121,8 @@ pub struct Rule {
     /// Not 0: the last rule of its key in the span. Bit n is set if a rule of this key in the span has its state at word n.
     pub closes_key: u8,
     /// 1: the fast path can evaluate the rule with one read of the state and one compare-and-swap; see
-    /// [`Rule::made_swift`].
-    pub is_swift: u8,
+    /// [`Rule::made_fast`].
+    pub is_fast: u8,
 }
 
 impl Rule {
@@ -148,17 +148,17 @@ impl Rule {
         action: 0,
         opens_key: 1,
         closes_key: 1,
-        is_swift: 0,
+        is_fast: 0,
     };
 
-    /// Fills in `is_swift`, once the rest is: a ring has to be looked through, and what is delayed or marked has more to
+    /// Fills in `is_fast`, once the rest is: a ring has to be looked through, and what is delayed or marked has more to
     /// be told than whether it passes.
     #[must_use]
-    pub const fn made_swift(self) -> Self {
-        let is_swift = !Algorithm::from_number(self.algorithm).has_ring()
+    pub const fn made_fast(self) -> Self {
+        let is_fast = !Algorithm::from_number(self.algorithm).has_ring()
             && self.action != Action::Shape as u8
             && self.enforcement != Enforcement::Mark as u8;
-        Self { is_swift: is_swift as u8, ..self }
+        Self { is_fast: is_fast as u8, ..self }
     }
 
     /// Sets the handling of new keys while the table is full. `is_slow`: its group leaves some slots to others, whose

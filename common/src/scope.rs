@@ -38,7 +38,7 @@ impl SpansBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Scoping {
-    /// The number of low bits of [`crate::prefix::PrefixEntry::grade`] for the source's number. The bits above are the
+    /// The low bits of [`crate::prefix::PrefixEntry::source_index`] that are the source's number. The bits above are the
     /// multiplier index.
     pub source_bits: u32,
     /// The count of interface numbers.
@@ -51,18 +51,18 @@ impl Scoping {
     /// Every limit applies to all sources and interfaces.
     pub const NONE: Self = Self { source_bits: 0, interfaces: 1, rows: 1 };
 
-    /// The source number in a grade.
+    /// The source number in a source index.
     #[inline(always)]
     #[must_use]
-    pub const fn source(self, grade: u32) -> u32 {
-        grade & ((1 << (self.source_bits & 31)) - 1)
+    pub const fn source(self, source_index: u32) -> u32 {
+        source_index & ((1 << (self.source_bits & 31)) - 1)
     }
 
-    /// The multiplier index in a grade.
+    /// The multiplier index in a source index.
     #[inline(always)]
     #[must_use]
-    pub const fn multiplier(self, grade: u32) -> u32 {
-        grade >> (self.source_bits & 31)
+    pub const fn multiplier(self, source_index: u32) -> u32 {
+        source_index >> (self.source_bits & 31)
     }
 }
 
@@ -102,20 +102,20 @@ pub trait Scopes {
     fn rules_of_multiplier(&self) -> u32;
 }
 
-/// The rules of a packet from a source with this grade, on the interface with this index.
+/// The rules of a packet from a source with this source index, on the interface with this index.
 #[inline(always)]
 #[must_use]
-pub fn find(scopes: &impl Scopes, grade: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
+pub fn find(scopes: &impl Scopes, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
     const NONE: RuleSpan = RuleSpan { first: 0, count: 0 };
     let scoping = scopes.scoping();
     let number = if scoping.interfaces > 1 { scopes.interface_number(interface) } else { 0 };
     let has_port = packet.0 & ScopedPacket::HAS_PORT != 0;
     let row = if scoping.rows > 1 && has_port { scopes.port_row((packet.0 >> 16) as u16) } else { 0 };
-    let pair = scoping.source(grade) * scoping.interfaces + number;
+    let pair = scoping.source(source_index) * scoping.interfaces + number;
     let Some(spans) = scopes.scope_spans(pair * scoping.rows + row) else { return NONE };
     let span = PortSpans::unpack(spans.packed[(packet.0 & 15) as usize]);
     if span.count == 0 {
         return NONE;
     }
-    RuleSpan { first: span.first + scoping.multiplier(grade) * scopes.rules_of_multiplier(), count: span.count }
+    RuleSpan { first: span.first + scoping.multiplier(source_index) * scopes.rules_of_multiplier(), count: span.count }
 }

@@ -30,7 +30,7 @@ pub struct Settings {
     /// The most rules of any span.
     pub most_rules: u32,
     /// Rows of rules for one multiplier; the rows for the next one follow.
-    pub rules_per_grade: u32,
+    pub rules_per_multiplier: u32,
     /// [`crate::packet::Depth`]: how far packets have to be parsed.
     pub depth: u32,
     /// [`crate::scope::SpansBy`]: whether some limit is for certain ports, sources or interfaces.
@@ -92,7 +92,7 @@ impl Settings {
         groups: 0,
         ring_words: 0,
         most_rules: 0,
-        rules_per_grade: 0,
+        rules_per_multiplier: 0,
         depth: 0,
         spans_by: 0,
         prefixes_in_use: 0,

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 
 use common::limiter::{Rate, SlidingLog};
 use common::rule::{RuleSpan, Size, Subject};
-use common::throttle::{Outcome, TableEvent, Verdict, judge};
+use common::throttle::{Outcome, TableEvent, Verdict, evaluate};
 use common::time::TickScale;
 use testbed::memory::{MASKS, Memory, of_every_algorithm};
 
@@ -23,7 +23,7 @@ fn hammer(memory: &Memory) -> (u64, u64) {
             .map(|_| {
                 scope.spawn(|| {
                     barrier.wait();
-                    let pass = |_: &u64| matches!(judge(&memory, span, &subject), Verdict::Pass(_));
+                    let pass = |_: &u64| matches!(evaluate(&memory, span, &subject), Verdict::Pass(_));
                     (0..PACKETS).filter(pass).count() as u64
                 })
             })

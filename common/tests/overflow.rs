@@ -2,7 +2,7 @@
 
 use common::limiter::{Costs, FixedWindow, Moves, Rate, SlidingLog, SlidingWindow, TokenBucket};
 use common::rule::{OnFull, Rule, RuleSpan, Size, Subject};
-use common::throttle::{Verdict, judge};
+use common::throttle::{Verdict, evaluate};
 use common::time::TickScale;
 use std::sync::atomic::Ordering::SeqCst;
 use testbed::memory::{MASKS, Memory};
@@ -57,7 +57,7 @@ struct Outcome {
 fn run(mix: &Mix) -> Outcome {
     let memory = Memory::with_cells(vec![mix.rule], SETS, if mix.rule.words() == 1 { 2 } else { 4 }, mix.ring, CELLS);
     let span = RuleSpan { first: 0, count: 1 };
-    let pass = |number: u32| matches!(judge(&&memory, span, &source(number)), Verdict::Pass(_));
+    let pass = |number: u32| matches!(evaluate(&&memory, span, &source(number)), Verdict::Pass(_));
     for number in 0..mix.sources {
         for _ in 0..mix.each {
             pass(0x0100_0000 + number);
@@ -160,7 +160,7 @@ fn busy_sources_that_take_turns_in_a_full_table_have_one_burst_each() {
     for turn in 0..20 {
         for (number, passed) in passed.iter_mut().enumerate() {
             for _ in 0..1 + turn % 3 {
-                *passed += u32::from(matches!(judge(&&memory, span, &source(number as u32)), Verdict::Pass(_)));
+                *passed += u32::from(matches!(evaluate(&&memory, span, &source(number as u32)), Verdict::Pass(_)));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use common::limiter::{Costs, LeakyBucket, Rate, TokenBucket};
 use common::rule::{Action, Cost, Enforcement, OnFull, Rule, RuleSpan, Size, Subject};
-use common::throttle::{Outcome, Passage, TableEvent, Verdict, judge};
+use common::throttle::{Outcome, Passage, TableEvent, Verdict, evaluate};
 use common::time::TickScale;
 use proptest::prelude::*;
 use std::sync::Barrier;
@@ -43,7 +43,7 @@ fn in_own_slots(rules: &mut [Rule]) {
 
 fn pass(memory: &Memory, subject: &Subject) -> bool {
     let span = RuleSpan { first: 0, count: memory.rules.len() as u32 };
-    matches!(judge(&memory, span, subject), Verdict::Pass(_))
+    matches!(evaluate(&memory, span, subject), Verdict::Pass(_))
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn each_algorithm_passes_its_limit_and_then_refuses() {
 }
 
 proptest! {
-    /// Rows that are not swift are judged thoroughly from the first packet on.
+    /// Rows without a fast path take the slow path from the first packet on.
     #[test]
-    fn the_swift_way_and_the_thorough_one_give_the_same_verdicts(
+    fn the_fast_path_and_the_slow_path_give_the_same_verdicts(
         which in proptest::collection::vec(0usize..4, 1..6),
         enforcement in 0usize..3,
         packets in proptest::collection::vec((0u32..3, 0u64..300_000_000), 1..200),
@@ -73,16 +73,16 @@ proptest! {
         let last = rules.len() - 1;
         rules[last].enforcement = enforcement as u8;
         in_own_slots(&mut rules);
-        let swift = Memory::new(rules.clone(), 64, 4, 0);
-        let thorough = Memory::of_rows(rules, 64, 4, 0);
+        let fast = Memory::new(rules.clone(), 64, 4, 0);
+        let slow = Memory::of_rows(rules, 64, 4, 0);
         for (number, pause) in packets {
-            for memory in [&swift, &thorough] {
+            for memory in [&fast, &slow] {
                 memory.clock.fetch_add(pause << SCALE.left, SeqCst);
             }
-            prop_assert_eq!(pass(&swift, &source(number)), pass(&thorough, &source(number)));
+            prop_assert_eq!(pass(&fast, &source(number)), pass(&slow, &source(number)));
         }
         for outcome in [Outcome::Passed, Outcome::Throttled, Outcome::WouldThrottle, Outcome::Over] {
-            prop_assert_eq!(swift.counted(outcome), thorough.counted(outcome));
+            prop_assert_eq!(fast.counted(outcome), slow.counted(outcome));
         }
     }
 }
@@ -144,7 +144,7 @@ fn a_limit_that_marks_refuses_nothing_and_charges_only_what_conforms() {
         for nth in 0..100 {
             let marked_by = if nth < 10 { Passage::UNMARKED } else { 0 };
             assert_eq!(
-                judge(&&memory, span, &source(1)),
+                evaluate(&&memory, span, &source(1)),
                 Verdict::Pass(Passage { marked_by, departure: Passage::AT_ONCE })
             );
         }
@@ -164,9 +164,9 @@ fn a_limit_that_shapes_spaces_packets_and_refuses_what_the_queue_does_not_hold()
         for turn in 0..5 {
             let departure = memory.clock.load(SeqCst) + ((turn * 100_000_000) << SCALE.left);
             let passage = Passage { marked_by: Passage::UNMARKED, departure };
-            assert_eq!(judge(&&memory, span, &source(1)), Verdict::Pass(passage));
+            assert_eq!(evaluate(&&memory, span, &source(1)), Verdict::Pass(passage));
         }
-        assert_eq!(judge(&&memory, span, &source(1)), Verdict::Refuse(0));
+        assert_eq!(evaluate(&&memory, span, &source(1)), Verdict::Refuse(0));
     }
 }
 

@@ -11,7 +11,7 @@ mod clock;
 mod context;
 mod maps;
 mod program;
-mod sight;
+mod sample;
 mod throttle;
 #[cfg_attr(not(feature = "trace"), path = "no_trace.rs")]
 mod trace;
@@ -22,7 +22,7 @@ use aya_ebpf::helpers::generated::bpf_redirect;
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use common::packet::{Depth, Direction, Link, parse};
-use common::program::{Case, Fate};
+use common::program::{Case, PacketVerdict};
 use common::rule::Action;
 use common::settings::Mark;
 use common::throttle::{Host, Passage};
@@ -69,12 +69,12 @@ fn express(context: *mut xdp_md) -> u32 {
         interface = unsafe { (*context).ingress_ifindex };
     }
     let mut case = Case::new(interface);
-    let fate = case.evaluate(&Kernel, &XdpFrame::new(context), Link::Ethernet, Direction::Ingress);
-    trace::driver_frame(context, &fate);
-    match fate {
-        Fate::Passed(_) => XDP_PASS,
-        Fate::Refused(rule, _) if replies(rule) && answer_driver_frame(context) != 0 => XDP_TX,
-        Fate::Refused(..) | Fate::Dropped => XDP_DROP,
+    let verdict = case.evaluate(&Kernel, &XdpFrame::new(context), Link::Ethernet, Direction::Ingress);
+    trace::driver_frame(context, &verdict);
+    match verdict {
+        PacketVerdict::Passed(_) => XDP_PASS,
+        PacketVerdict::Refused(rule, _) if replies(rule) && answer_driver_frame(context) != 0 => XDP_TX,
+        PacketVerdict::Refused(..) | PacketVerdict::Dropped => XDP_DROP,
     }
 }
 
@@ -87,21 +87,21 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
         interface = unsafe { (*context).ifindex };
     }
     let mut case = Case::new(interface);
-    let fate = case.evaluate(&Kernel, &TcFrame::new(context), link, direction());
-    trace::stack_frame(context, link, &fate);
-    match fate {
-        Fate::Passed(passage) => {
+    let verdict = case.evaluate(&Kernel, &TcFrame::new(context), link, direction());
+    trace::stack_frame(context, link, &verdict);
+    match verdict {
+        PacketVerdict::Passed(passage) => {
             send_on(context, link, passage);
             // The next program of the chain decides.
             TC_ACT_UNSPEC
         }
-        Fate::Refused(rule, _) if replies(rule) && reply(context, link) => {
+        PacketVerdict::Refused(rule, _) if replies(rule) && reply(context, link) => {
             // A reply returns to its packet's origin: out again, or back to the program that sent it.
             let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
             // SAFETY: the context of this program's call; the helper only stores the interface.
             unsafe { bpf_redirect((*context).ifindex, flags) as i32 }
         }
-        Fate::Refused(..) | Fate::Dropped => TC_ACT_SHOT,
+        PacketVerdict::Refused(..) | PacketVerdict::Dropped => TC_ACT_SHOT,
     }
 }
 
@@ -161,7 +161,7 @@ fn send_on(context: *mut __sk_buff, link: Link, passage: Passage) {
         }
     }
     if setting!(mark_in_use) != 0 && passage.marked_by != Passage::UNMARKED {
-        let Some(mark) = MARKS.get(passage.marked_by % setting!(rules_per_grade).max(1)) else { return };
+        let Some(mark) = MARKS.get(passage.marked_by % setting!(rules_per_multiplier).max(1)) else { return };
         if mark.sets_mark != 0 {
             frame.set_mark(mark.mark);
         }

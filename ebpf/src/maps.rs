@@ -5,7 +5,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
-use common::counters::{Counters, SampleQuota, Sighted, TableCounters};
+use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
 use common::key::Key;
@@ -17,7 +17,7 @@ use common::rule::Rule;
 use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
 use common::table::ELEMENT_WORDS;
-use common::throttle::Hearing;
+use common::throttle::PacketState;
 
 /// Page-aligned, so that an element of 64 bytes is one cache line, and readable by the agent without a system call.
 const SHARED: usize = BPF_F_MMAPABLE as usize;
@@ -76,7 +76,7 @@ pub static TABLE_COUNTERS: PerCpuArray<TableCounters, 1> = PerCpuArray::new();
 
 /// Samples of the busiest and of refused keys, for display; no verdict depends on them.
 #[btf_map]
-pub static SIGHTINGS: LruHashMap<Key, Sighted, 1> = LruHashMap::new();
+pub static SAMPLES: LruHashMap<Key, KeyStatistics, 1> = LruHashMap::new();
 
 /// The recent samples of this CPU.
 #[btf_map]
@@ -96,7 +96,7 @@ pub static RUNTIME: Array<Runtime, 1, POLICY> = Array::new();
 
 /// The working state of a packet with several rules.
 #[btf_map]
-pub static HEARING: PerCpuArray<Hearing, 1> = PerCpuArray::new();
+pub static PACKET_STATE: PerCpuArray<PacketState, 1> = PerCpuArray::new();
 
 /// A reply under construction, outside of the stack.
 #[btf_map]

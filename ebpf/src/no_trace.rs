@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use common::packet::{Address, Link};
-use common::program::Fate;
+use common::program::PacketVerdict;
 use common::rule::Size;
 use common::throttle::{Outcome, TableEvent};
 
@@ -16,7 +16,7 @@ pub fn count(_: u32, _: Outcome, _: Size) {}
 pub fn note(_: TableEvent) {}
 
 #[inline(always)]
-pub fn driver_frame(_: *mut xdp_md, _: &Fate<'_>) {}
+pub fn driver_frame(_: *mut xdp_md, _: &PacketVerdict<'_>) {}
 
 #[inline(always)]
-pub fn stack_frame(_: *mut __sk_buff, _: Link, _: &Fate<'_>) {}
+pub fn stack_frame(_: *mut __sk_buff, _: Link, _: &PacketVerdict<'_>) {}

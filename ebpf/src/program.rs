@@ -87,14 +87,14 @@ impl Program for Kernel {
     }
 
     #[inline(always)]
-    fn scoped_span(&self, grade: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
-        let span = weir_scope(grade, interface, packet.0);
+    fn scoped_span(&self, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
+        let span = weir_scope(source_index, interface, packet.0);
         RuleSpan { first: (span >> 8) as u32, count: (span & 0xff) as u32 }
     }
 
     #[inline(always)]
-    fn rules_per_grade(&self) -> u32 {
-        setting!(rules_per_grade)
+    fn rules_per_multiplier(&self) -> u32 {
+        setting!(rules_per_multiplier)
     }
 
     #[inline(always)]
@@ -163,7 +163,7 @@ impl Scopes for Kernel {
 
     #[inline(always)]
     fn rules_of_multiplier(&self) -> u32 {
-        setting!(rules_per_grade)
+        setting!(rules_per_multiplier)
     }
 }
 
@@ -171,8 +171,8 @@ impl Scopes for Kernel {
 /// interfaces (Linux 6.8). Returns the rules as `first << 8 | count`.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_scope(grade: u32, interface: u32, packet: u32) -> u64 {
-    let span = find(&Kernel, grade, interface, ScopedPacket(packet));
+extern "C" fn weir_scope(source_index: u32, interface: u32, packet: u32) -> u64 {
+    let span = find(&Kernel, source_index, interface, ScopedPacket(packet));
     u64::from(span.first) << 8 | u64::from(span.count & 0xff)
 }
 
@@ -181,7 +181,7 @@ extern "C" fn weir_scope(grade: u32, interface: u32, packet: u32) -> u64 {
 #[inline(never)]
 extern "C" fn weir_ban(hi: u64, lo: u64) -> u32 {
     let Some(ban) = BANS.get(&Prefix::new(128, Address { hi, lo }.octets())) else { return 0 };
-    if !Ban::is_in_force(ban.until, clock::nanoseconds()) {
+    if !Ban::is_in_effect(ban.until, clock::nanoseconds()) {
         return 0;
     }
     // SAFETY: a word of a map's value, which only atomic additions and the agent write.

@@ -7,13 +7,13 @@ use common::key::HashSeed;
 use common::limiter::{Algorithm, Moves};
 use common::rule::{Rule, Size};
 use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, NO_SLOT, Set, Shape, SlotCounter, Tag, Tally};
-use common::throttle::{self, Cell, FullTable, Hearing, Host, Outcome, Ruling, Sighting, Steps, TableEvent};
+use common::throttle::{self, Cell, FullTable, Host, Outcome, PackedVerdict, PacketState, Sample, Steps, TableEvent};
 use common::time::{Ticks, is_alive};
 
 use crate::atomics;
 use crate::clock;
-use crate::maps::{COUNTERS, HEARING, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting};
-use crate::sight::{may_sample, sight};
+use crate::maps::{COUNTERS, PACKET_STATE, RINGS, RULES, RUNTIME, SOURCES, TABLE_COUNTERS, setting};
+use crate::sample::{self, may_sample};
 use crate::trace;
 
 /// A set of [`SOURCES`]: an element of the map, and the offset of the set in it.
@@ -138,22 +138,22 @@ impl Cell for MapCell {
     }
 }
 
-/// This CPU's [`HEARING`]: a program is not interrupted by another run of itself on the same CPU.
-pub struct CpuHearing(*mut Hearing);
+/// This CPU's [`PACKET_STATE`]: a program is not interrupted by another run of itself on the same CPU.
+pub struct CpuPacketState(*mut PacketState);
 
-impl Deref for CpuHearing {
-    type Target = Hearing;
+impl Deref for CpuPacketState {
+    type Target = PacketState;
 
     #[inline(always)]
-    fn deref(&self) -> &Hearing {
+    fn deref(&self) -> &PacketState {
         // SAFETY: a map value that only this CPU uses.
         unsafe { &*self.0 }
     }
 }
 
-impl DerefMut for CpuHearing {
+impl DerefMut for CpuPacketState {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Hearing {
+    fn deref_mut(&mut self) -> &mut PacketState {
         // SAFETY: as in `deref`.
         unsafe { &mut *self.0 }
     }
@@ -256,8 +256,8 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn sight(&self, sighting: &Sighting<'_>) {
-        sight(sighting);
+    fn sample(&self, sampled: &Sample<'_>) {
+        sample::sample(sampled);
     }
 
     #[inline(always)]
@@ -279,89 +279,92 @@ impl FullTable for Kernel {
 }
 
 impl Steps for Kernel {
-    type Hearing = CpuHearing;
+    type PacketState = CpuPacketState;
 
     #[inline(always)]
-    fn hearing(&self) -> Option<CpuHearing> {
-        HEARING.get_ptr_mut(0).map(CpuHearing)
+    fn packet_state(&self) -> Option<CpuPacketState> {
+        PACKET_STATE.get_ptr_mut(0).map(CpuPacketState)
     }
 
     #[inline(always)]
-    fn charge_by_bucket(&self, _hearing: &mut Hearing) -> Ruling {
-        Ruling::from_bits(weir_bucket())
+    fn charge_by_bucket(&self, _packet_state: &mut PacketState) -> PackedVerdict {
+        PackedVerdict::from_bits(weir_bucket())
     }
 
     #[inline(always)]
-    fn look(&self, _hearing: &mut Hearing, nth: u32) -> bool {
+    fn look(&self, _packet_state: &mut PacketState, nth: u32) -> bool {
         weir_look(nth) != 0
     }
 
     #[inline(always)]
-    fn open(&self, _hearing: &mut Hearing, nth: u32) {
+    fn open(&self, _packet_state: &mut PacketState, nth: u32) {
         weir_open(nth);
     }
 
     #[inline(always)]
-    fn charge(&self, _hearing: &mut Hearing, nth: u32) -> bool {
+    fn charge(&self, _packet_state: &mut PacketState, nth: u32) -> bool {
         weir_charge(nth) != 0
     }
 
     #[inline(always)]
-    fn conclude(&self, _hearing: &mut Hearing, nth: u32) {
+    fn conclude(&self, _packet_state: &mut PacketState, nth: u32) {
         weir_conclude(nth);
     }
 
     #[inline(always)]
-    fn take_back(&self, _hearing: &mut Hearing, count: u32) {
+    fn take_back(&self, _packet_state: &mut PacketState, count: u32) {
         weir_take_back(count);
     }
 
     #[inline(always)]
-    fn estimate(&self, _hearing: &mut Hearing) {
+    fn estimate(&self, _packet_state: &mut PacketState) {
         weir_estimate();
     }
 
     #[inline(always)]
-    fn claim(&self, _hearing: &mut Hearing) -> Claim {
+    fn claim(&self, _packet_state: &mut PacketState) -> Claim {
         unpacked(weir_claim())
     }
 
     #[inline(always)]
-    fn take(&self, _hearing: &mut Hearing, nth: u32, claim: Claim) {
+    fn take(&self, _packet_state: &mut PacketState, nth: u32, claim: Claim) {
         weir_take(nth, packed(claim));
     }
 
     #[inline(always)]
-    fn leave(&self, _hearing: &mut Hearing) {
+    fn leave(&self, _packet_state: &mut PacketState) {
         weir_leave();
     }
 
     #[inline(always)]
-    fn spread(&self, _hearing: &mut Hearing) {
+    fn spread(&self, _packet_state: &mut PacketState) {
         weir_spread();
     }
 }
 
 // Global functions of numbers: the kernel verifies each once, regardless of the number of rules and paths (Linux 5.6,
-// commit 51c39bb1d5d1). A packet with several rules is this CPU's `HEARING`.
+// commit 51c39bb1d5d1). A packet with several rules is this CPU's `PACKET_STATE`.
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_bucket() -> u64 {
-    Kernel.hearing().map_or(Ruling::FREE, |mut hearing| throttle::charge_by_bucket(&Kernel, &mut hearing)).to_bits()
+    Kernel
+        .packet_state()
+        .map_or(PackedVerdict::FREE, |mut packet_state| throttle::charge_by_bucket(&Kernel, &mut packet_state))
+        .to_bits()
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_look(nth: u32) -> u32 {
-    Kernel.hearing().map_or(1, |mut hearing| u32::from(throttle::look(&Kernel, &mut hearing, nth)))
+    Kernel.packet_state().map_or(1, |mut packet_state| u32::from(throttle::look(&Kernel, &mut packet_state, nth)))
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_open(nth: u32) -> u32 {
-    if let Some(mut hearing) = Kernel.hearing() {
-        throttle::open(&Kernel, &mut hearing, nth);
+    if let Some(mut packet_state) = Kernel.packet_state() {
+        throttle::open(&Kernel, &mut packet_state, nth);
     }
     0
 }
@@ -369,14 +372,14 @@ extern "C" fn weir_open(nth: u32) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_charge(nth: u32) -> u32 {
-    Kernel.hearing().map_or(1, |mut hearing| u32::from(throttle::charge(&Kernel, &mut hearing, nth)))
+    Kernel.packet_state().map_or(1, |mut packet_state| u32::from(throttle::charge(&Kernel, &mut packet_state, nth)))
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_conclude(nth: u32) -> u32 {
-    if let Some(hearing) = Kernel.hearing() {
-        throttle::conclude(&Kernel, &hearing, nth);
+    if let Some(packet_state) = Kernel.packet_state() {
+        throttle::conclude(&Kernel, &packet_state, nth);
     }
     0
 }
@@ -384,8 +387,8 @@ extern "C" fn weir_conclude(nth: u32) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_take_back(count: u32) -> u32 {
-    if let Some(mut hearing) = Kernel.hearing() {
-        throttle::take_back(&Kernel, &mut hearing, count);
+    if let Some(mut packet_state) = Kernel.packet_state() {
+        throttle::take_back(&Kernel, &mut packet_state, count);
     }
     0
 }
@@ -421,8 +424,8 @@ fn unpacked(claim: u64) -> Claim {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_estimate() -> u32 {
-    if let Some(mut hearing) = Kernel.hearing() {
-        throttle::estimate(&Kernel, &mut hearing);
+    if let Some(mut packet_state) = Kernel.packet_state() {
+        throttle::estimate(&Kernel, &mut packet_state);
     }
     0
 }
@@ -432,14 +435,14 @@ extern "C" fn weir_estimate() -> u32 {
 #[inline(never)]
 extern "C" fn weir_claim() -> u64 {
     let full = Claim { outcome: Claimed::Full, slot: NO_SLOT };
-    packed(Kernel.hearing().map_or(full, |mut hearing| throttle::claim(&Kernel, &mut hearing)))
+    packed(Kernel.packet_state().map_or(full, |mut packet_state| throttle::claim(&Kernel, &mut packet_state)))
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_take(nth: u32, claim: u64) -> u32 {
-    if let Some(mut hearing) = Kernel.hearing() {
-        throttle::take(&Kernel, &mut hearing, nth, unpacked(claim));
+    if let Some(mut packet_state) = Kernel.packet_state() {
+        throttle::take(&Kernel, &mut packet_state, nth, unpacked(claim));
     }
     0
 }
@@ -447,8 +450,8 @@ extern "C" fn weir_take(nth: u32, claim: u64) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_leave() -> u32 {
-    if let Some(hearing) = Kernel.hearing() {
-        throttle::leave(&Kernel, &hearing);
+    if let Some(packet_state) = Kernel.packet_state() {
+        throttle::leave(&Kernel, &packet_state);
     }
     0
 }
@@ -456,8 +459,8 @@ extern "C" fn weir_leave() -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_spread() -> u32 {
-    if let Some(hearing) = Kernel.hearing() {
-        throttle::spread(&Kernel, &hearing);
+    if let Some(packet_state) = Kernel.packet_state() {
+        throttle::spread(&Kernel, &packet_state);
     }
     0
 }

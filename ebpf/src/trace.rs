@@ -10,7 +10,7 @@ use aya_ebpf::macros::btf_map;
 use aya_log_ebpf::macro_support::{Level, level_enabled};
 use common::counters::SampleQuota;
 use common::packet::{Address, Depth, Direction, Link, parse};
-use common::program::{Fate, Frame};
+use common::program::{Frame, PacketVerdict};
 use common::rule::Size;
 use common::throttle::{Outcome, TableEvent};
 use common::trace::{Reason, TracedSources};
@@ -60,22 +60,22 @@ pub fn note(event: TableEvent) {
 
 /// Logs the verdict on a frame in the driver.
 #[inline(always)]
-pub fn driver_frame(context: *mut xdp_md, fate: &Fate<'_>) {
-    weir_trace_driver_frame(context, is_refused(fate));
+pub fn driver_frame(context: *mut xdp_md, verdict: &PacketVerdict<'_>) {
+    weir_trace_driver_frame(context, is_refused(verdict));
 }
 
 /// Logs the verdict on a frame in the network stack.
 #[inline(always)]
-pub fn stack_frame(context: *mut __sk_buff, link: Link, fate: &Fate<'_>) {
+pub fn stack_frame(context: *mut __sk_buff, link: Link, verdict: &PacketVerdict<'_>) {
     match link {
-        Link::Ethernet => weir_trace_stack_frame(context, is_refused(fate)),
-        Link::RawIp => weir_trace_stack_packet(context, is_refused(fate)),
+        Link::Ethernet => weir_trace_stack_frame(context, is_refused(verdict)),
+        Link::RawIp => weir_trace_stack_packet(context, is_refused(verdict)),
     };
 }
 
 #[inline(always)]
-const fn is_refused(fate: &Fate<'_>) -> u32 {
-    !matches!(fate, Fate::Passed(_)) as u32
+const fn is_refused(verdict: &PacketVerdict<'_>) -> u32 {
+    !matches!(verdict, PacketVerdict::Passed(_)) as u32
 }
 
 /// The packet of this CPU.

@@ -150,7 +150,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         let for_cluster = for_cluster(&packets);
         let shared = cluster::shared(&config, &for_cluster, &requests.current());
         let events = Arc::new(EventLog::default());
-        let keeper = cluster::LeaseClient::start(&config, shared, &past, Arc::clone(&events))?;
+        let lease_client = cluster::LeaseClient::start(&config, shared, &past, Arc::clone(&events))?;
         let exchanger = cluster::Exchanger::start(
             &config,
             &requests.current(),
@@ -159,7 +159,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             &past,
             &events,
         )?;
-        let in_force = introduce(&config, packets.load().as_deref(), &requests, &groups);
+        let in_effect = introduce(&config, packets.load().as_deref(), &requests, &groups);
         protect::exempt(&source.config.agent.never_limit, &protected).iter().for_each(|line| tracing::info!("{line}"));
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
@@ -169,9 +169,9 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         let status = match (&file, not_in_effect) {
             (Some(file), Some(NotInEffect { why, errors })) => {
                 live.start_failed(file, errors);
-                format!("{} {why}, the last valid config is in effect: {in_force}", file.display())
+                format!("{} {why}, the last valid config is in effect: {in_effect}", file.display())
             }
-            _ => in_force,
+            _ => in_effect,
         };
         let agent = Agent::new(
             file,
@@ -179,7 +179,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             Arc::clone(&packets),
             requests,
             groups.clone(),
-            (keeper, exchanger),
+            (lease_client, exchanger),
             events,
             Arc::clone(&state),
         );

@@ -160,8 +160,9 @@ impl Agent {
             }
             Some(cluster) => cluster.replace(config, shared),
             None => {
-                let keeper = cluster::LeaseClient::start(config, shared, &past(config), Arc::clone(&self.events))?;
-                self.cluster.store(keeper.map(Arc::new));
+                let lease_client =
+                    cluster::LeaseClient::start(config, shared, &past(config), Arc::clone(&self.events))?;
+                self.cluster.store(lease_client.map(Arc::new));
             }
         }
         Ok(())

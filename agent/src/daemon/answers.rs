@@ -188,7 +188,7 @@ impl Handler for Agent {
     }
 
     async fn wait(&self, question: &decide::Question) -> Result<serde_json::Value, String> {
-        let decision = self.requests.desk().ask(question).map_err(text)?;
+        let decision = self.requests.handle().ask(question).map_err(text)?;
         json(decision.answer().await.map_err(text)?.answer)
     }
 

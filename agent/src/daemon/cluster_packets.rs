@@ -24,9 +24,9 @@ impl cluster::Packets for Running {
         self.0.load().as_ref()?.asked(limit)
     }
 
-    fn hold(&self, limit: &str, in_force: EffectiveShare) {
+    fn hold(&self, limit: &str, in_effect: EffectiveShare) {
         if let Some(engine) = self.0.load().as_ref() {
-            engine.hold(limit, in_force);
+            engine.hold(limit, in_effect);
         }
     }
 

@@ -69,7 +69,7 @@ fn a_program_without_a_readable_name_is_no_strangers() {
 }
 
 #[test]
-fn a_config_for_an_interface_that_does_not_exist_cannot_be_put_in_force() {
+fn a_config_for_an_interface_that_does_not_exist_cannot_be_put_in_effect() {
     let report = examine(&Config::built_in(&["weir-none".to_owned()]));
     assert!(!report.ok);
     let interface = &report.interfaces[0];

@@ -8,12 +8,12 @@ use common::key::{HashSeed, Key};
 use common::limiter::Algorithm;
 use common::packet::{Address, Depth, Direction};
 use common::prefix::PrefixEntry;
-use common::program::{Case, Fate, Program};
+use common::program::{Case, PacketVerdict, Program};
 use common::rule::{Rule, RuleSpan, Size, Subject};
 use common::scope::{self, ScopeSpans, ScopedPacket, Scopes, Scoping, SpansBy};
 use common::settings::{PortSpans, Settings};
 use common::table::{Set, Shape, Tag};
-use common::throttle::{FullTable, Hearing, Host, Outcome, Sighting, Steps, TableEvent};
+use common::throttle::{FullTable, Host, Outcome, PacketState, Sample, Steps, TableEvent};
 use common::time::Ticks;
 use datapath::compile::Image;
 
@@ -64,7 +64,7 @@ pub struct MemoryProgram<'m> {
     /// The packet's class.
     class: Cell<u32>,
     table_counters: Cell<TableCounters>,
-    hearing: RefCell<Hearing>,
+    packet_state: RefCell<PacketState>,
     /// The numbers of the capture's interfaces for limits that are for certain ones.
     interfaces: RefCell<Vec<u32>>,
     /// Set when a read is within the frame, but beyond its captured part.
@@ -89,7 +89,7 @@ impl<'m> MemoryProgram<'m> {
             counters: vec![Cell::new(0); image.counters() as usize * ROW * (classes + 1)],
             class: Cell::new(0),
             table_counters: Cell::default(),
-            hearing: RefCell::default(),
+            packet_state: RefCell::default(),
             interfaces: RefCell::default(),
             is_cut: Cell::new(false),
             is_unknown: Cell::new(false),
@@ -124,14 +124,14 @@ impl<'m> MemoryProgram<'m> {
         let interface = if self.settings.interfaces_in_use != 0 { packet.interface } else { 0 };
         match Case::new(interface).evaluate(&self, &frame, packet.link, direction) {
             _ if self.is_unknown.get() => Verdict::Unknown,
-            Fate::Passed(_) => Verdict::Pass,
-            Fate::Refused(rule, subject) => {
+            PacketVerdict::Passed(_) => Verdict::Pass,
+            PacketVerdict::Refused(rule, subject) => {
                 if let Some(rule) = self.image.rules.get(rule as usize) {
                     refused(rule, subject);
                 }
                 Verdict::Refuse
             }
-            Fate::Dropped => Verdict::Drop,
+            PacketVerdict::Dropped => Verdict::Drop,
         }
     }
 
@@ -299,8 +299,8 @@ impl<'m> Host for &MemoryProgram<'m> {
     }
 
     #[inline(always)]
-    fn sight(&self, sighting: &Sighting<'_>) {
-        let Sighting { rule, key, outcome, weight, .. } = sighting;
+    fn sample(&self, sample: &Sample<'_>) {
+        let Sample { rule, key, outcome, weight, .. } = sample;
         // Refusals are counted packet by packet.
         if *outcome != Outcome::Throttled {
             self.sampled.borrow_mut().push(Sampled {
@@ -316,12 +316,12 @@ impl<'m> Host for &MemoryProgram<'m> {
 impl FullTable for &MemoryProgram<'_> {}
 
 impl<'a, 'm> Steps for &'a MemoryProgram<'m> {
-    type Hearing = RefMut<'a, Hearing>;
+    type PacketState = RefMut<'a, PacketState>;
 
     #[inline(always)]
-    fn hearing(&self) -> Option<RefMut<'a, Hearing>> {
+    fn packet_state(&self) -> Option<RefMut<'a, PacketState>> {
         let program: &'a MemoryProgram<'m> = self;
-        program.hearing.try_borrow_mut().ok()
+        program.packet_state.try_borrow_mut().ok()
     }
 }
 
@@ -382,13 +382,13 @@ impl Program for &MemoryProgram<'_> {
     }
 
     #[inline(always)]
-    fn scoped_span(&self, grade: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
-        scope::find(self, grade, interface, packet)
+    fn scoped_span(&self, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
+        scope::find(self, source_index, interface, packet)
     }
 
     #[inline(always)]
-    fn rules_per_grade(&self) -> u32 {
-        self.settings.rules_per_grade
+    fn rules_per_multiplier(&self) -> u32 {
+        self.settings.rules_per_multiplier
     }
 }
 
@@ -416,6 +416,6 @@ impl Scopes for &MemoryProgram<'_> {
 
     #[inline(always)]
     fn rules_of_multiplier(&self) -> u32 {
-        self.settings.rules_per_grade
+        self.settings.rules_per_multiplier
     }
 }

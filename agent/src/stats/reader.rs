@@ -200,7 +200,7 @@ impl Reader<'_> {
     /// When a map cannot be read.
     pub fn counted_by_key(&self) -> Result<HashMap<Key, Vec<LimitCounts>>, LoadError> {
         let spans = self.spans();
-        let keys = samples::by_key(self.ingress.sightings()?).into_iter();
+        let keys = samples::by_key(self.ingress.samples()?).into_iter();
         keys.map(|(key, samples)| Ok((key, self.counts(&key, &samples, &spans)?))).collect()
     }
 
@@ -227,7 +227,7 @@ impl Reader<'_> {
     pub fn top(&self) -> Result<Vec<TopRow>, LoadError> {
         let (now, spans) = (self.now().0, self.spans());
         let mut rows: Vec<TopRow> = Vec::new();
-        for (key, samples) in samples::by_key(self.ingress.sightings()?) {
+        for (key, samples) in samples::by_key(self.ingress.samples()?) {
             let counts = self.counts(&key, &samples, &spans)?;
             let known = counts.iter().filter(|counts| counts.is_known());
             rows.extend(known.filter_map(|counts| self.top_row(&key, counts, now)));
@@ -272,7 +272,7 @@ impl Reader<'_> {
             let Some(first) = rules.first().filter(|_| !is_free && limit.key.is_of_one_address()) else { continue };
             let key = first.key_of(&subject);
             let slot = sources.find(&key);
-            let samples = Samples::of_key(&key, &spans, |key| self.ingress.sighting(key))?;
+            let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
             let counts = self.counts(&key, &samples, &spans)?.into_iter().find(|counts| counts.limit == nth);
             let counts = counts.unwrap_or_default();
             if counts.refused_at > 0 {
@@ -372,7 +372,7 @@ impl Reader<'_> {
         let offset = image.rules_of(entry);
         let mut rules: Vec<Rule> = Vec::new();
         for (row, counted) in image.catalogue.iter().enumerate() {
-            let Some(rule) = self.datapath_of(limit).rule_in_force(offset as usize + row) else { continue };
+            let Some(rule) = self.datapath_of(limit).rule_in_effect(offset as usize + row) else { continue };
             // A soft limit refuses by its upper rule.
             let has_last_word = rule.enforcement != Enforcement::Soft as u8;
             if counted.limit == nth && has_last_word && rules.iter().all(|known| known.position != rule.position) {
@@ -434,7 +434,7 @@ impl Reader<'_> {
         let (Some((nth, group, rule)), (_, now)) = (self.rule_of(limit), self.now()) else { return Ok(Vec::new()) };
         let (table, spans) = (self.sources()?, self.spans());
         let mut sources = Vec::new();
-        for (key, samples) in samples::by_key(self.ingress.sightings()?) {
+        for (key, samples) in samples::by_key(self.ingress.samples()?) {
             if key.group != group {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use common::counters::{SampleKey, Sighted};
+use common::counters::{KeyStatistics, SampleKey};
 use common::key::Key;
 use common::rule::Rule;
 use common::table::WIDEST_SLOT;
@@ -12,7 +12,7 @@ use datapath::compile::Group;
 use super::Precision;
 
 #[derive(Clone, Debug, Default)]
-pub struct Samples(Vec<(SampleKey, Sighted)>);
+pub struct Samples(Vec<(SampleKey, KeyStatistics)>);
 
 /// The counts of one limit for a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,10 +51,10 @@ fn base(key: &Key) -> Key {
 }
 
 #[must_use]
-pub fn by_key(sightings: Vec<(Key, Sighted)>) -> HashMap<Key, Samples> {
-    let mut all: HashMap<Key, Samples> = HashMap::with_capacity(sightings.len());
-    for (key, sighted) in sightings {
-        all.entry(base(&key)).or_default().0.push((SampleKey(key.group), sighted));
+pub fn by_key(samples: Vec<(Key, KeyStatistics)>) -> HashMap<Key, Samples> {
+    let mut all: HashMap<Key, Samples> = HashMap::with_capacity(samples.len());
+    for (key, statistics) in samples {
+        all.entry(base(&key)).or_default().0.push((SampleKey(key.group), statistics));
     }
     all
 }
@@ -91,14 +91,14 @@ impl Samples {
     pub fn of_key<E>(
         key: &Key,
         spans: &Spans,
-        mut look_up: impl FnMut(&Key) -> Result<Option<Sighted>, E>,
+        mut look_up: impl FnMut(&Key) -> Result<Option<KeyStatistics>, E>,
     ) -> Result<Self, E> {
         let refused = (1..WIDEST_SLOT as u8).map(|position| SampleKey::refused(key.group, position));
         let passed = spans.of_group(key.group).iter().map(|states| SampleKey::passed(key.group, *states));
         let mut samples = Vec::new();
         for entry in refused.chain(passed) {
-            if let Some(sighted) = look_up(&Key { group: entry.0, ..*key })? {
-                samples.push((entry, sighted));
+            if let Some(statistics) = look_up(&Key { group: entry.0, ..*key })? {
+                samples.push((entry, statistics));
             }
         }
         Ok(Self(samples))
@@ -129,17 +129,18 @@ impl Samples {
                     counts
                 }
             };
-            let sample = self.0.iter().find(|(entry, _)| entry.position() == rule.position).map(|(_, sighted)| sighted);
+            let sample =
+                self.0.iter().find(|(entry, _)| entry.position() == rule.position).map(|(_, statistics)| statistics);
             let tally = u64::from(tallies[usize::from(rule.position)]);
             let is_observed = match sample {
-                Some(sighted) => sighted.would_refuse_at > sighted.refused_at,
+                Some(statistics) => statistics.would_refuse_at > statistics.refused_at,
                 None => observes(*limit),
             };
-            if let Some(sighted) = sample {
-                counts.refused += sighted.refused;
-                counts.would_refuse += sighted.would_refuse;
-                counts.refused_at = counts.refused_at.max(sighted.refused_at);
-                counts.would_refuse_at = counts.would_refuse_at.max(sighted.would_refuse_at);
+            if let Some(statistics) = sample {
+                counts.refused += statistics.refused;
+                counts.would_refuse += statistics.would_refuse;
+                counts.refused_at = counts.refused_at.max(statistics.refused_at);
+                counts.would_refuse_at = counts.would_refuse_at.max(statistics.would_refuse_at);
             }
             *(if is_observed { &mut counts.would_refuse } else { &mut counts.refused }) += tally;
         }
@@ -154,12 +155,12 @@ impl Samples {
     /// The packets that passed one limit. `rest` are those of all limits that are not sampled yet.
     fn passed(&self, limit: usize, (group, spans): (&Group, &[u8]), rest: u64) -> (u64, Precision) {
         let positions = || group.states.iter().filter(|(of, _)| *of == limit).map(|(_, rule)| rule.position);
-        let all: u64 = self.0.iter().map(|(_, sighted)| sighted.passed).sum();
+        let all: u64 = self.0.iter().map(|(_, statistics)| statistics.passed).sum();
         if spans.iter().all(|states| positions().any(|position| states >> position & 1 != 0)) {
             return (all + rest, Precision::Exact);
         }
         let own = self.0.iter().filter(|(entry, _)| positions().any(|position| entry.has_passed(position)));
-        let own: u64 = own.map(|(_, sighted)| sighted.passed).sum();
+        let own: u64 = own.map(|(_, statistics)| statistics.passed).sum();
         match (all, rest) {
             (0, 0) => (0, Precision::Exact),
             (0, _) => (rest, Precision::AtMost),
@@ -173,11 +174,11 @@ impl Samples {
 /// name. Counts in the slots beyond the samples are added, since the next policy's slots start without them.
 #[must_use]
 pub fn moved<'n>(
-    sightings: &[(Key, Sighted)],
+    samples: &[(Key, KeyStatistics)],
     table: &Sources,
     (old, old_name): (&[Group], &dyn Fn(usize) -> Option<&'n str>),
     (new, new_name): (&[Group], &dyn Fn(usize) -> Option<&'n str>),
-) -> Vec<(Key, Sighted)> {
+) -> Vec<(Key, KeyStatistics)> {
     let mut positions: HashMap<(u32, u8), u8> = HashMap::new();
     for ((number, old), new) in (0u32..).zip(old).zip(new) {
         // The nth state of a limit stays the nth.
@@ -200,25 +201,25 @@ pub fn moved<'n>(
         }
     }
     let to = |group: u32, position: u8| positions.get(&(group, position)).copied();
-    let moved = sightings.iter().filter_map(|(key, sighted)| {
+    let moved = samples.iter().filter_map(|(key, statistics)| {
         let entry = SampleKey(key.group);
         let group = entry.group();
         if entry.position() == 0 {
             let states = (1..WIDEST_SLOT as u8).filter(|position| entry.has_passed(*position));
             let states = states.filter_map(|position| to(group, position)).fold(0, |states, to| states | 1 << to);
             let entry = SampleKey::passed(group, states);
-            return (states != 0).then_some((Key { group: entry.0, ..*key }, *sighted));
+            return (states != 0).then_some((Key { group: entry.0, ..*key }, *statistics));
         }
         let slot = table.find(&base(key));
         let tally = slot.map_or(0, |slot| u64::from(table.refused(&slot)[usize::from(entry.position())]));
-        let mut sighted = *sighted;
-        *(if sighted.would_refuse_at > sighted.refused_at {
-            &mut sighted.would_refuse
+        let mut statistics = *statistics;
+        *(if statistics.would_refuse_at > statistics.refused_at {
+            &mut statistics.would_refuse
         } else {
-            &mut sighted.refused
+            &mut statistics.refused
         }) += tally;
         let entry = SampleKey::refused(group, to(group, entry.position())?);
-        Some((Key { group: entry.0, ..*key }, sighted))
+        Some((Key { group: entry.0, ..*key }, statistics))
     });
     moved.collect()
 }

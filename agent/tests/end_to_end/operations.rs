@@ -31,7 +31,7 @@ pub const TESTS: &[(&str, fn())] = tests![
     clients_that_flood_requests_do_not_delay_the_watchdog,
 ];
 
-/// What takes systemd's own judgement.
+/// Tests of systemd's own assessment.
 pub const WITH_SYSTEMD: &[(&str, fn())] = tests![the_units_are_what_systemd_takes_for_right_and_safe,];
 
 /// Whether systemd's tool for looking at units is here.

@@ -239,7 +239,7 @@ fn what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed() {
     // A table that was begun and that no program uses.
     let next = network.pins().join("next");
     std::fs::create_dir(&next).unwrap();
-    for name in ["TABLE", "LAYOUT", "RINGS", "SIGHTINGS", "SOURCES"] {
+    for name in ["TABLE", "LAYOUT", "RINGS", "SAMPLES", "SOURCES"] {
         let map = MapData::from_pin(network.pins().join(name)).unwrap();
         map.pin(next.join(name)).unwrap();
     }
@@ -252,7 +252,7 @@ fn what_an_agent_was_killed_in_the_middle_of_is_undone_or_completed() {
     let pin = network.pins().join(format!("link-xdp:{}", network.index("weir0")));
     let link = FdLink::from(PinnedLink::from_pin(pin).unwrap());
     pin_program(link.info().unwrap().program_id(), &next.join("program-ingress-weir_xdp"));
-    for name in ["SIGHTINGS", "SOURCES"] {
+    for name in ["SAMPLES", "SOURCES"] {
         std::fs::rename(network.pins().join(name), next.join(name)).unwrap();
     }
     let agent = network.start("max_sources = 2000", slow);

@@ -21,7 +21,7 @@ use common::packet::reply::Reply;
 use common::packet::{Depth, Direction, Link, parse};
 use common::rule::{Size, Subject};
 use common::settings::{Runtime, span_index};
-use common::throttle::{Verdict, judge};
+use common::throttle::{Verdict, evaluate};
 use datapath::compile::{Image, compile};
 use datapath::{Datapath, Entry, OBJECT, OwnAddresses, PinDirectory, is_kernel_too_old};
 use libtest_mimic::{Arguments, Trial};
@@ -197,7 +197,7 @@ fn differential(algorithm: Algorithm) {
             ..Subject::default()
         };
         let span = image.settings.spans[span_index(packet.protocol, packet.kind)];
-        let expected = match judge(&&model, span, &subject) {
+        let expected = match evaluate(&&model, span, &subject) {
             Verdict::Pass(_) => XDP_PASS,
             Verdict::Refuse(_) => XDP_DROP,
         };

@@ -97,12 +97,12 @@ fn what_holds_everything_is_said_of_everything() {
 }
 
 #[test]
-fn an_entry_has_room_for_every_class_grade_and_flag() {
-    for (class, grade) in [(MAX_CLASSES, MAX_CLASSES), (MAX_CLASSES, 0), (0, MAX_CLASSES), (0, 0)] {
+fn an_entry_has_room_for_every_class_index_and_flag() {
+    for (class, source_index) in [(MAX_CLASSES, MAX_CLASSES), (MAX_CLASSES, 0), (0, MAX_CLASSES), (0, 0)] {
         for flags in 0..4 {
-            let entry = PrefixEntry::new(class, grade).with(flags);
+            let entry = PrefixEntry::new(class, source_index).with(flags);
             let flag = |flag| flags & flag != 0;
-            assert_eq!((entry.class(), entry.grade()), (class, grade));
+            assert_eq!((entry.class(), entry.source_index()), (class, source_index));
             assert_eq!(entry.has(PrefixEntry::NEVER_LIMIT), flag(PrefixEntry::NEVER_LIMIT));
             assert_eq!(entry.has(PrefixEntry::UNLIMITED), flag(PrefixEntry::UNLIMITED));
             assert!(!Node(entry.0).goes_on());

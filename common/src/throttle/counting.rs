@@ -1,6 +1,6 @@
 //! Counting a packet: for its rules, for its key, and as a sample.
 
-use super::host::{Cell, Host, Outcome, Sighting, TableEvent};
+use super::host::{Cell, Host, Outcome, Sample, TableEvent};
 use super::slot::Slot;
 use crate::key::Key;
 use crate::rule::{Enforcement, Rule, Size};
@@ -31,7 +31,7 @@ pub(super) fn passed<H: Host>(host: &H, rule: &Rule, slot: Slot, key: Key, size:
 pub(super) fn passed_in<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, key: Key, size: Size) {
     let Counted { carried, rest, .. } = set.count(slot.word, SlotCounter::Passed, size.packets, 0);
     if carried != 0 {
-        host.sight(&Sighting { rule, key, outcome: Outcome::Passed, weight: carried, rest });
+        host.sample(&Sample { rule, key, outcome: Outcome::Passed, weight: carried, rest });
     }
 }
 
@@ -96,6 +96,6 @@ fn count_refusal<H: Host>(
 fn sample<H: Host>(host: &H, rule: &Rule, key: Key, now: Ticks, outcome: Outcome, counted: Option<Counted>) {
     let Some(Counted { carried, rest, is_due }) = counted else { return };
     if carried != 0 || (is_due && host.may_sample(now)) {
-        host.sight(&Sighting { rule, key, outcome, weight: carried, rest });
+        host.sample(&Sample { rule, key, outcome, weight: carried, rest });
     }
 }

@@ -60,7 +60,7 @@ pub trait Host: Sized {
     /// Whether a key with a first refusal in a while may be sampled: see [`crate::counters::SampleQuota`].
     fn may_sample(&self, now: Ticks) -> bool;
     /// Samples a key that has been counted another 64 times, or for which [`Host::may_sample`] is true.
-    fn sight(&self, sighting: &Sighting<'_>);
+    fn sample(&self, sample: &Sample<'_>);
 }
 
 /// The counters of a rule.
@@ -96,7 +96,7 @@ pub enum TableEvent {
 
 /// A sample of a key.
 #[derive(Clone, Copy, Debug)]
-pub struct Sighting<'a> {
+pub struct Sample<'a> {
     /// The rule.
     pub rule: &'a Rule,
     /// The key under which it was counted.

@@ -2,22 +2,22 @@
 
 use super::charge::{charge_bucket, charge_rule, conforms, departure, refund};
 use super::counting::{has_last_word, lost, passed, refuse, sample_refusal};
-use super::hearing::{Hearing, Opened};
 use super::host::{Host, Outcome};
 use super::open::publish;
+use super::packet_state::{Opened, PacketState};
 use super::slot::Slot;
-use super::verdict::{Passage, Ruling};
+use super::verdict::{PackedVerdict, Passage};
 use crate::limiter::Charge;
 use crate::rule::{Enforcement, MAX_RULES, Rule, Size};
 use crate::time::{Ticks, is_alive};
 
 /// Charges the bucket with the open slot.
 #[inline(always)]
-pub fn charge_by_bucket<H: Host>(host: &H, hearing: &mut Hearing) -> Ruling {
-    let Some(rule) = host.rule(hearing.span.first) else { return Ruling::FREE };
-    let (key, size, now) = (rule.key_of(&hearing.subject), hearing.subject.size, hearing.now);
+pub fn charge_by_bucket<H: Host>(host: &H, packet_state: &mut PacketState) -> PackedVerdict {
+    let Some(rule) = host.rule(packet_state.span.first) else { return PackedVerdict::FREE };
+    let (key, size, now) = (rule.key_of(&packet_state.subject), packet_state.subject.size, packet_state.now);
     let cost = rule.cost_of(size);
-    let mut open = hearing.open;
+    let mut open = packet_state.open;
     let mut is_marked = 0;
     let mut is_observed = false;
     let mut turn = Passage::AT_ONCE;
@@ -37,75 +37,75 @@ pub fn charge_by_bucket<H: Host>(host: &H, hearing: &mut Hearing) -> Ruling {
     }
     if open.is_refused != 0 {
         host.count(rule.counter, Outcome::Throttled, size);
-        return Ruling::REFUSED;
+        return PackedVerdict::REFUSED;
     }
     passed(host, rule, open.slot, key, size);
     host.count(rule.counter, Outcome::Passed, size);
-    Ruling::pass(is_marked, turn)
+    PackedVerdict::pass(is_marked, turn)
 }
 
 /// Whether the nth rule passes the packet in its present state; counts the packet if not.
 #[inline(always)]
-pub fn look<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
-    let Some(rule) = host.rule(hearing.span.first + nth) else { return true };
+pub fn look<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) -> bool {
+    let Some(rule) = host.rule(packet_state.span.first + nth) else { return true };
     if rule.opens_key != 0 {
-        hearing.open.slot = Slot::of(host, &rule.key_of(&hearing.subject));
+        packet_state.open.slot = Slot::of(host, &rule.key_of(&packet_state.subject));
     }
-    let slot = hearing.open.slot;
-    let cost = rule.cost_of(hearing.subject.size);
+    let slot = packet_state.open.slot;
+    let cost = rule.cost_of(packet_state.subject.size);
     // A key without a slot has its whole allowance.
-    let conforms = if slot.exists() { conforms(host, rule, slot, hearing.now, cost) } else { cost <= rule.most };
-    if conforms || !has_last_word(host, rule, hearing.now) {
+    let conforms = if slot.exists() { conforms(host, rule, slot, packet_state.now, cost) } else { cost <= rule.most };
+    if conforms || !has_last_word(host, rule, packet_state.now) {
         return true;
     }
-    refuse(host, rule, slot, rule.key_of(&hearing.subject), hearing.subject.size, hearing.now);
+    refuse(host, rule, slot, rule.key_of(&packet_state.subject), packet_state.subject.size, packet_state.now);
     false
 }
 
 /// Charges the nth rule; `false` if it refuses after all, or its key finds no room.
 #[inline(always)]
-pub fn charge<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) -> bool {
-    let Some(rule) = host.rule(hearing.span.first + nth) else { return true };
-    let cost = rule.cost_of(hearing.subject.size);
-    let slot = hearing.open.slot;
+pub fn charge<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) -> bool {
+    let Some(rule) = host.rule(packet_state.span.first + nth) else { return true };
+    let cost = rule.cost_of(packet_state.subject.size);
+    let slot = packet_state.open.slot;
     let mut result = Charge::REFUSED;
     if slot.exists() {
-        result = charge_rule(host, rule, slot, hearing.now, cost);
-        let is_marked = settle(host, rule, &mut hearing.open, result, hearing.now, hearing.subject.size);
-        if is_marked != 0 && hearing.marked_by == Passage::UNMARKED {
-            hearing.marked_by = hearing.span.first + nth;
+        result = charge_rule(host, rule, slot, packet_state.now, cost);
+        let is_marked = settle(host, rule, &mut packet_state.open, result, packet_state.now, packet_state.subject.size);
+        if is_marked != 0 && packet_state.marked_by == Passage::UNMARKED {
+            packet_state.marked_by = packet_state.span.first + nth;
         }
         // The latest departure of all rules.
         let turn = departure(result, rule, cost);
-        let is_later = is_alive(turn, hearing.departure) || hearing.departure == Passage::AT_ONCE;
+        let is_later = is_alive(turn, packet_state.departure) || packet_state.departure == Passage::AT_ONCE;
         if turn != Passage::AT_ONCE && is_later {
-            hearing.departure = turn;
+            packet_state.departure = turn;
         }
-        if hearing.open.is_reserved != 0 && (hearing.open.is_refused != 0 || rule.closes_key != 0) {
+        if packet_state.open.is_reserved != 0 && (packet_state.open.is_refused != 0 || rule.closes_key != 0) {
             publish(host, slot);
-            hearing.open.is_reserved = 0;
+            packet_state.open.is_reserved = 0;
         }
     }
-    if let Some(charged) = hearing.charges.get_mut(nth as usize) {
+    if let Some(charged) = packet_state.charges.get_mut(nth as usize) {
         charged.slot = slot;
         charged.charge = result;
     }
-    hearing.open.is_refused == 0
+    packet_state.open.is_refused == 0
 }
 
 /// Counts the result of charging the nth rule.
 #[inline(always)]
-pub fn conclude<H: Host>(host: &H, hearing: &Hearing, nth: u32) {
-    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
-    let key = rule.key_of(&hearing.subject);
-    let charge = hearing.charges.get(nth as usize).map_or(Charge::LOST, |charged| charged.charge);
-    let (slot, size) = (hearing.open.slot, hearing.subject.size);
+pub fn conclude<H: Host>(host: &H, packet_state: &PacketState, nth: u32) {
+    let Some(rule) = host.rule(packet_state.span.first + nth) else { return };
+    let key = rule.key_of(&packet_state.subject);
+    let charge = packet_state.charges.get(nth as usize).map_or(Charge::LOST, |charged| charged.charge);
+    let (slot, size) = (packet_state.open.slot, packet_state.subject.size);
     let is_observed = slot.exists() && is_foreseen(rule, charge);
-    if hearing.open.is_refused != 0 || is_observed {
+    if packet_state.open.is_refused != 0 || is_observed {
         let outcome = if is_observed { Outcome::WouldThrottle } else { Outcome::Throttled };
-        sample_refusal(host, rule, slot, key, size, hearing.now, outcome);
+        sample_refusal(host, rule, slot, key, size, packet_state.now, outcome);
     }
-    if hearing.open.is_refused != 0 {
+    if packet_state.open.is_refused != 0 {
         host.count(rule.counter, Outcome::Throttled, size);
     } else if rule.closes_key != 0 {
         passed(host, rule, slot, key, size);
@@ -114,13 +114,13 @@ pub fn conclude<H: Host>(host: &H, hearing: &Hearing, nth: u32) {
 
 /// Refunds the charges of the first `count` rules.
 #[inline(always)]
-pub fn take_back<H: Host>(host: &H, hearing: &mut Hearing, count: u32) {
-    for (nth, charged) in (0..MAX_RULES).zip(&hearing.charges) {
+pub fn take_back<H: Host>(host: &H, packet_state: &mut PacketState, count: u32) {
+    for (nth, charged) in (0..MAX_RULES).zip(&packet_state.charges) {
         if nth >= count || nth >= host.most_rules() {
             break;
         }
-        if let (Some(rule), true) = (host.rule(hearing.span.first + nth), charged.charge.is_done()) {
-            refund(host, rule, charged.slot, charged.charge, rule.cost_of(hearing.subject.size));
+        if let (Some(rule), true) = (host.rule(packet_state.span.first + nth), charged.charge.is_done()) {
+            refund(host, rule, charged.slot, charged.charge, rule.cost_of(packet_state.subject.size));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Finds the slot of a key, or room for a new one.
 
 use super::counting::{has_last_word, lost};
-use super::hearing::{Hearing, Opened};
 use super::host::{Cell, Host, TableEvent};
+use super::packet_state::{Opened, PacketState};
 use super::slot::Slot;
 use crate::rule::OnFull;
 use crate::table::{Claim, Claimed};
@@ -16,21 +16,21 @@ pub(super) fn publish<H: Host>(host: &H, slot: Slot) {
 
 /// Finds the slot for the key that the nth rule opens, or requests one.
 #[inline(always)]
-pub fn open<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) {
-    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
-    let key = rule.key_of(&hearing.subject);
-    let cost = rule.cost_of(hearing.subject.size);
-    let slot = if hearing.is_new != 0 { Slot::yet_to_be(host, &key) } else { Slot::of(host, &key) };
-    hearing.open = Opened::own(slot);
+pub fn open<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) {
+    let Some(rule) = host.rule(packet_state.span.first + nth) else { return };
+    let key = rule.key_of(&packet_state.subject);
+    let cost = rule.cost_of(packet_state.subject.size);
+    let slot = if packet_state.is_new != 0 { Slot::for_new(host, &key) } else { Slot::of(host, &key) };
+    packet_state.open = Opened::own(slot);
     if slot.exists() {
         return;
     }
-    if cost > rule.most && has_last_word(host, rule, hearing.now) {
-        hearing.open.is_refused = 1;
+    if cost > rule.most && has_last_word(host, rule, packet_state.now) {
+        packet_state.open.is_refused = 1;
         return;
     }
-    hearing.open.asks = 1;
-    let newcomer = &mut hearing.newcomer;
+    packet_state.open.wants_slot = 1;
+    let newcomer = &mut packet_state.newcomer;
     newcomer.set = slot.set;
     newcomer.tag = slot.tag;
     newcomer.charge = if rule.is_bucket() && cost <= rule.most { rule.token_bucket().charge(cost) } else { 0 };
@@ -43,11 +43,11 @@ pub fn open<H: Host>(host: &H, hearing: &mut Hearing, nth: u32) {
 
 /// Processes the result of a request for a slot.
 #[inline(always)]
-pub fn take<H: Host>(host: &H, hearing: &mut Hearing, nth: u32, claim: Claim) {
-    let Some(rule) = host.rule(hearing.span.first + nth) else { return };
-    let size = hearing.subject.size;
-    let open = &mut hearing.open;
-    open.asks = 0;
+pub fn take<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32, claim: Claim) {
+    let Some(rule) = host.rule(packet_state.span.first + nth) else { return };
+    let size = packet_state.subject.size;
+    let open = &mut packet_state.open;
+    open.wants_slot = 0;
     open.slot.word = claim.slot;
     match claim.outcome {
         Claimed::Reserved | Claimed::Displaced => {

@@ -26,16 +26,16 @@
 //! one cell per key, since two rings cannot be merged; a key leaves that cell when it has decayed.
 
 use super::cells::{CELLS, FullTable, latest, note_latest, raise, raise_cells};
-use super::hearing::Hearing;
 use super::host::{Host, TableEvent};
+use super::packet_state::PacketState;
 use crate::limiter::Moves;
 use crate::table::{Claim, Claimed, NO_SLOT, Set, Tag, WIDEST_SLOT, life_of};
 
 /// Reads the key's cells.
 #[inline(always)]
-pub fn estimate<H: FullTable>(host: &H, hearing: &mut Hearing) {
-    let now = hearing.now;
-    let newcomer = &mut hearing.newcomer;
+pub fn estimate<H: FullTable>(host: &H, packet_state: &mut PacketState) {
+    let now = packet_state.now;
+    let newcomer = &mut packet_state.newcomer;
     (newcomer.used, newcomer.cell, newcomer.stays) = (0, 0, 0);
     newcomer.life = newcomer.charge;
     if newcomer.shares != 0 && latest(host, newcomer.tag, now) > 0 {
@@ -65,9 +65,9 @@ pub fn estimate<H: FullTable>(host: &H, hearing: &mut Hearing) {
 
 /// Takes a slot for the key, finds the one that another CPU has taken, or selects the cell to charge.
 #[inline(always)]
-pub fn claim<H: Host>(host: &H, hearing: &mut Hearing) -> Claim {
-    let now = hearing.now;
-    let newcomer = &mut hearing.newcomer;
+pub fn claim<H: Host>(host: &H, packet_state: &mut PacketState) -> Claim {
+    let now = packet_state.now;
+    let newcomer = &mut packet_state.newcomer;
     let shared = Claim { outcome: Claimed::Shared, slot: newcomer.cell };
     if newcomer.stays != 0 {
         return shared;
@@ -102,9 +102,9 @@ pub fn claim<H: Host>(host: &H, hearing: &mut Hearing) -> Claim {
 
 /// Copies the states of an evicted key to its cells.
 #[inline(always)]
-pub fn leave<H: Host>(host: &H, hearing: &Hearing) {
-    let newcomer = &hearing.newcomer;
-    let (tag, now) = (Tag(newcomer.victim[0]), hearing.now);
+pub fn leave<H: Host>(host: &H, packet_state: &PacketState) {
+    let newcomer = &packet_state.newcomer;
+    let (tag, now) = (Tag(newcomer.victim[0]), packet_state.now);
     host.note(TableEvent::Evicted);
     if newcomer.shares == 0 {
         return;
@@ -128,12 +128,12 @@ pub fn leave<H: Host>(host: &H, hearing: &Hearing) {
 
 /// After a charge in one of the key's cells: raises the others to it.
 #[inline(always)]
-pub fn spread<H: Host>(host: &H, hearing: &Hearing) {
-    let (open, now) = (&hearing.open, hearing.now);
+pub fn spread<H: Host>(host: &H, packet_state: &PacketState) {
+    let (open, now) = (&packet_state.open, packet_state.now);
     let (set, tag, charged) = (open.home, open.slot.tag, open.shared.wrapping_sub(1));
     let shape = host.shape();
     let Some(from) = host.set(open.slot.set) else { return };
-    if !hearing.newcomer.is(Moves::Nowhere) {
+    if !packet_state.newcomer.is(Moves::Nowhere) {
         raise_cells(host, from, open.slot.word, (set, tag), charged, now);
     }
     note_latest(host, tag, shape.life(from, open.slot.word, now), now);

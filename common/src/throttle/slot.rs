@@ -18,10 +18,10 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The slot of a key; if it has none, [`Slot::yet_to_be`].
+    /// The slot of a key; if it has none, [`Slot::for_new`].
     #[inline(always)]
     pub(super) fn of<H: Host>(host: &H, key: &Key) -> Self {
-        let place = Self::yet_to_be(host, key);
+        let place = Self::for_new(host, key);
         host.set(place.set).map_or(place, |set| place.found_in(host, set))
     }
 
@@ -33,7 +33,7 @@ impl Slot {
 
     /// The set of a key without a slot.
     #[inline(always)]
-    pub(super) fn yet_to_be<H: Host>(host: &H, key: &Key) -> Self {
+    pub(super) fn for_new<H: Host>(host: &H, key: &Key) -> Self {
         let hash = host.seed().hash(key);
         Self { set: host.shape().set(hash), word: NO_SLOT, tag: Tag::new(hash, key) }
     }

@@ -3,61 +3,61 @@
 use core::ops::DerefMut;
 
 use super::cells::FullTable;
-use super::hearing::Hearing;
 use super::one_rule::{charge, charge_by_bucket, conclude, look, take_back};
 use super::open::{open, take};
 use super::overflow::{claim, estimate, leave, spread};
-use super::verdict::Ruling;
+use super::packet_state::PacketState;
+use super::verdict::PackedVerdict;
 use crate::table::Claim;
 
 /// A host that evaluates packets with several rules.
 pub trait Steps: FullTable {
     /// Memory for a packet with several rules, outside of the kernel's small stack.
-    type Hearing: DerefMut<Target = Hearing>;
+    type PacketState: DerefMut<Target = PacketState>;
     /// The working state for a packet with several rules.
-    fn hearing(&self) -> Option<Self::Hearing>;
+    fn packet_state(&self) -> Option<Self::PacketState>;
     /// [`charge_by_bucket`]. The kernel verifies it once, instead of on every path; likewise the following ones.
-    fn charge_by_bucket(&self, hearing: &mut Hearing) -> Ruling {
-        charge_by_bucket(self, hearing)
+    fn charge_by_bucket(&self, packet_state: &mut PacketState) -> PackedVerdict {
+        charge_by_bucket(self, packet_state)
     }
     /// [`look`].
-    fn look(&self, hearing: &mut Hearing, nth: u32) -> bool {
-        look(self, hearing, nth)
+    fn look(&self, packet_state: &mut PacketState, nth: u32) -> bool {
+        look(self, packet_state, nth)
     }
     /// [`open`].
-    fn open(&self, hearing: &mut Hearing, nth: u32) {
-        open(self, hearing, nth);
+    fn open(&self, packet_state: &mut PacketState, nth: u32) {
+        open(self, packet_state, nth);
     }
     /// [`charge`].
-    fn charge(&self, hearing: &mut Hearing, nth: u32) -> bool {
-        charge(self, hearing, nth)
+    fn charge(&self, packet_state: &mut PacketState, nth: u32) -> bool {
+        charge(self, packet_state, nth)
     }
     /// [`conclude`].
-    fn conclude(&self, hearing: &mut Hearing, nth: u32) {
-        conclude(self, hearing, nth);
+    fn conclude(&self, packet_state: &mut PacketState, nth: u32) {
+        conclude(self, packet_state, nth);
     }
     /// [`take_back`].
-    fn take_back(&self, hearing: &mut Hearing, count: u32) {
-        take_back(self, hearing, count);
+    fn take_back(&self, packet_state: &mut PacketState, count: u32) {
+        take_back(self, packet_state, count);
     }
     /// [`estimate`].
-    fn estimate(&self, hearing: &mut Hearing) {
-        estimate(self, hearing);
+    fn estimate(&self, packet_state: &mut PacketState) {
+        estimate(self, packet_state);
     }
     /// [`claim`].
-    fn claim(&self, hearing: &mut Hearing) -> Claim {
-        claim(self, hearing)
+    fn claim(&self, packet_state: &mut PacketState) -> Claim {
+        claim(self, packet_state)
     }
     /// [`take`].
-    fn take(&self, hearing: &mut Hearing, nth: u32, claim: Claim) {
-        take(self, hearing, nth, claim);
+    fn take(&self, packet_state: &mut PacketState, nth: u32, claim: Claim) {
+        take(self, packet_state, nth, claim);
     }
     /// [`leave`].
-    fn leave(&self, hearing: &mut Hearing) {
-        leave(self, hearing);
+    fn leave(&self, packet_state: &mut PacketState) {
+        leave(self, packet_state);
     }
     /// [`spread`].
-    fn spread(&self, hearing: &mut Hearing) {
-        spread(self, hearing);
+    fn spread(&self, packet_state: &mut PacketState) {
+        spread(self, packet_state);
     }
 }

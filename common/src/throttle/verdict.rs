@@ -32,9 +32,9 @@ impl Passage {
 /// The verdict of a packet's only rule as one number: 0 if it refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Ruling(u64);
+pub struct PackedVerdict(u64);
 
-impl Ruling {
+impl PackedVerdict {
     pub(super) const REFUSED: Self = Self(0);
     /// It passes, at once and unmarked.
     pub const FREE: Self = Self::pass(0, Passage::AT_ONCE);
@@ -52,7 +52,7 @@ impl Ruling {
         self.0
     }
 
-    /// From the number of [`Ruling::to_bits`].
+    /// From the number of [`PackedVerdict::to_bits`].
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {

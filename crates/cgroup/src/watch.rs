@@ -78,12 +78,12 @@ impl GroupManager {
     /// Enforces the config's groups. A failure is in [`GroupManager::notes`]; limits on packets are not affected.
     #[must_use]
     pub fn start(config: &Config) -> Self {
-        let keeper = {
+        let manager = {
             let book = Book::open(StateDirectory::at(&config.agent.state_dir));
             Self(Arc::new(Shared { work: Mutex::new(None), seen: Mutex::default(), book: Mutex::new(book) }))
         };
-        keeper.replace(config);
-        keeper
+        manager.replace(config);
+        manager
     }
 
     /// Enforces another config's groups instead. Processes that stay in their group are not moved, and those of removed
@@ -127,8 +127,8 @@ impl GroupManager {
     /// Enforces and adjusts until it is dropped.
     pub async fn keep_filled(&self) {
         let (sender, messages) = channel();
-        let keeper = self.clone();
-        let thread = std::thread::Builder::new().name("groups".to_owned()).spawn(move || keeper.work(&messages));
+        let manager = self.clone();
+        let thread = std::thread::Builder::new().name("groups".to_owned()).spawn(move || manager.work(&messages));
         if let Err(error) = thread {
             locked(&self.0.seen).failure =
                 Some(format!("starting the thread of process groups failed: {error}; new processes are not limited"));

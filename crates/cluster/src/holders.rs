@@ -22,8 +22,8 @@ impl Holder for OfPackets {
         self.packets.asked(&self.name)
     }
 
-    fn hold(&self, in_force: EffectiveShare) {
-        self.packets.hold(&self.name, in_force);
+    fn hold(&self, in_effect: EffectiveShare) {
+        self.packets.hold(&self.name, in_effect);
     }
 
     fn gives_back(&self) -> bool {
@@ -43,8 +43,8 @@ impl Holder for OfRequests {
         Some(Usage { wanted, refused })
     }
 
-    fn hold(&self, in_force: EffectiveShare) {
-        self.engine.load().set_share(&self.name, in_force.share, in_force.is_open);
+    fn hold(&self, in_effect: EffectiveShare) {
+        self.engine.load().set_share(&self.name, in_effect.share, in_effect.is_open);
     }
 
     fn gives_back(&self) -> bool {

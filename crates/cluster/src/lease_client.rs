@@ -31,8 +31,8 @@ pub fn first_shares(config: &Config, past: &Past) -> HashMap<String, EffectiveSh
     let Some(cluster) = &config.cluster else { return HashMap::new() };
     let now = boot_nanoseconds();
     let share = |limit: Definition| {
-        let in_force = limit.member(cluster, past, cluster.node.clone(), Usage::default(), now).in_force(now);
-        (limit.name, in_force)
+        let in_effect = limit.member(cluster, past, cluster.node.clone(), Usage::default(), now).in_effect(now);
+        (limit.name, in_effect)
     };
     let alone = EffectiveShare::alone(cluster.when_store_is_down, past.hosts());
     let keyed = exchange::limits(config).map(|name| (name.to_owned(), alone));

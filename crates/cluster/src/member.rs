@@ -79,8 +79,8 @@ pub enum LeaseState {
 pub struct Member {
     terms: Terms,
     host: String,
-    standing: LeaseState,
-    in_force: EffectiveShare,
+    state: LeaseState,
+    in_effect: EffectiveShare,
     ends: u64,
     next: u64,
     early: u32,
@@ -108,8 +108,8 @@ impl Member {
         let mut member = Self {
             terms,
             host,
-            standing: LeaseState::Joining,
-            in_force: EffectiveShare { share: Share::NOTHING, is_open: false },
+            state: LeaseState::Joining,
+            in_effect: EffectiveShare { share: Share::NOTHING, is_open: false },
             ends: now,
             next: now,
             early: 0,
@@ -125,7 +125,7 @@ impl Member {
             counted_at: now,
             refuses: false,
         };
-        member.in_force = member.fallback();
+        member.in_effect = member.fallback();
         member
     }
 
@@ -139,12 +139,12 @@ impl Member {
             member.hosts = past.hosts.max(1);
             member.epoch = past.epoch;
         }
-        member.in_force = member.fallback();
+        member.in_effect = member.fallback();
         if let Some((past, share)) = past.and_then(|past| Some((past, past.share?))) {
             member.replaces = Some(past.host.clone());
-            member.standing = LeaseState::Alone;
-            let share = Share::of_parts(share).min(member.in_force.share);
-            member.in_force = EffectiveShare { share, is_open: false };
+            member.state = LeaseState::Alone;
+            let share = Share::of_parts(share).min(member.in_effect.share);
+            member.in_effect = EffectiveShare { share, is_open: false };
         }
         member
     }
@@ -153,8 +153,8 @@ impl Member {
     #[must_use]
     pub fn under(self, terms: Terms, usage: Usage, now: u64) -> Self {
         let mut member = Self { terms, counted: usage, counted_at: now, next: now, early: 0, ..self };
-        if member.standing == LeaseState::Joining {
-            member.in_force = member.fallback();
+        if member.state == LeaseState::Joining {
+            member.in_effect = member.fallback();
         }
         member
     }
@@ -162,7 +162,7 @@ impl Member {
     /// The state for the next run of this agent; without a share if it was returned.
     #[must_use]
     pub fn past(&self) -> PastLimit {
-        let share = (self.standing != LeaseState::Joining).then(|| self.in_force.share.parts());
+        let share = (self.state != LeaseState::Joining).then(|| self.in_effect.share.parts());
         PastLimit { host: self.host.clone(), share, hosts: self.hosts, epoch: self.epoch }
     }
 
@@ -171,19 +171,19 @@ impl Member {
     }
 
     /// The enforcement at `now`.
-    pub fn in_force(&mut self, now: u64) -> EffectiveShare {
-        if self.standing == LeaseState::Leased && now >= self.ends {
-            self.standing = LeaseState::Alone;
+    pub fn in_effect(&mut self, now: u64) -> EffectiveShare {
+        if self.state == LeaseState::Leased && now >= self.ends {
+            self.state = LeaseState::Alone;
         }
-        if self.standing == LeaseState::Alone {
+        if self.state == LeaseState::Alone {
             let fallback = self.fallback();
             // Other hosts' leases may end later than this one, by less than a lease: until then no share grows.
-            let grows = fallback.is_open || fallback.share > self.in_force.share;
+            let grows = fallback.is_open || fallback.share > self.in_effect.share;
             if !grows || now >= self.ends.saturating_add(nanoseconds(self.terms.lease)) {
-                self.in_force = fallback;
+                self.in_effect = fallback;
             }
         }
-        self.in_force
+        self.in_effect
     }
 
     /// Records the demand until `now`, and may advance the next request.
@@ -199,7 +199,7 @@ impl Member {
         let rate = (wanted / seconds).max(self.demand);
         let average = (UNITS_TO_AVERAGE / rate).min(LONGEST_AVERAGE_SECONDS).max(self.terms.sync.as_secs_f64() / 4.0);
         self.demand += (wanted / seconds - self.demand) * (1.0 - (-seconds / average).exp());
-        if refused && !self.refuses && self.in_force.share < Share::WHOLE {
+        if refused && !self.refuses && self.in_effect.share < Share::WHOLE {
             // The first refusals are reported at once.
             self.next = self.next.min(now);
         }
@@ -216,12 +216,12 @@ impl Member {
 
     /// The request at `now`.
     pub fn report(&mut self, now: u64) -> Report {
-        let in_force = self.in_force(now);
-        let applied = match self.standing {
-            LeaseState::Leased => in_force.share.parts(),
+        let in_effect = self.in_effect(now);
+        let applied = match self.state {
+            LeaseState::Leased => in_effect.share.parts(),
             // The reply ends the previous share; without one, only a share that no other host has leased may continue.
             LeaseState::Joining => 0,
-            LeaseState::Alone => in_force.share.min(Share::one_of(self.hosts)).parts(),
+            LeaseState::Alone => in_effect.share.min(Share::one_of(self.hosts)).parts(),
         };
         self.sequence += 1;
         self.next = now + nanoseconds(self.terms.sync);
@@ -237,7 +237,7 @@ impl Member {
             replaces: self.replaces.clone(),
             grant: self
                 .granted
-                .filter(|_| self.standing == LeaseState::Leased)
+                .filter(|_| self.state == LeaseState::Leased)
                 .map(|(grant, asked)| Acknowledged { elapsed: now.saturating_sub(asked) / 1_000_000, ..grant }),
         }
     }
@@ -246,17 +246,17 @@ impl Member {
     fn demand_parts(&self) -> u64 {
         let mut factor = self.demand / self.terms.rate;
         if self.refuses {
-            factor = factor.max(self.in_force.share.factor() * WANTED_WHEN_REFUSING);
+            factor = factor.max(self.in_effect.share.factor() * WANTED_WHEN_REFUSING);
         }
         ((factor * Share::PARTS as f64) as u64).min(LARGEST_DEMAND)
     }
 
     /// Applies the reply to the request of `asked`.
     pub fn granted(&mut self, asked: u64, grant: &Grant, now: u64) -> EffectiveShare {
-        let before = if self.standing == LeaseState::Leased { self.in_force.share.parts() } else { 0 };
-        self.standing = LeaseState::Leased;
+        let before = if self.state == LeaseState::Leased { self.in_effect.share.parts() } else { 0 };
+        self.state = LeaseState::Leased;
         self.ends = asked + nanoseconds(self.terms.lease);
-        self.in_force = EffectiveShare { share: Share::of_parts(grant.share), is_open: false };
+        self.in_effect = EffectiveShare { share: Share::of_parts(grant.share), is_open: false };
         self.granted = Some((Acknowledged { sequence: self.sequence, at: grant.at, elapsed: 0 }, asked));
         self.replaces = None;
         self.has_moved = false;
@@ -275,7 +275,7 @@ impl Member {
             self.early = if waits { self.early } else { 0 };
         }
         // If the reply took longer than the lease, the lease has ended.
-        self.in_force(now)
+        self.in_effect(now)
     }
 
     /// Records a new connection to the store: a promoted replica may lack the last grants.
@@ -291,14 +291,14 @@ impl Member {
     /// The last request, which returns the share. Afterwards the member is as before it joined.
     pub fn leave(&mut self, now: u64) -> Report {
         let report = Report { leaves: true, ..self.report(now) };
-        self.standing = LeaseState::Joining;
+        self.state = LeaseState::Joining;
         report
     }
 
     /// The origin of the share.
     #[must_use]
-    pub const fn standing(&self) -> LeaseState {
-        self.standing
+    pub const fn state(&self) -> LeaseState {
+        self.state
     }
 
     /// Hosts in the ledger's last reply, this one included.
@@ -351,15 +351,15 @@ mod tests {
             (WhenStoreIsDown::Closed, 0.0, 0.0, false),
         ] {
             let mut member = member(when);
-            assert_eq!(member.in_force(0).share.factor(), first, "{when}");
+            assert_eq!(member.in_effect(0).share.factor(), first, "{when}");
             member.granted(0, &grant(0.1, 4), 5 * MS);
-            assert_eq!(member.in_force(999 * MS).share.factor(), 0.1, "the lease is good for a second");
+            assert_eq!(member.in_effect(999 * MS).share.factor(), 0.1, "the lease is good for a second");
             // For one more lease no host takes more than it had; a smaller share is enforced at once.
-            let during = member.in_force(1_999 * MS);
+            let during = member.in_effect(1_999 * MS);
             assert_eq!((during.share.factor(), during.is_open), (f64::min(alone, 0.1), false), "{when}");
-            let after = member.in_force(2_000 * MS);
+            let after = member.in_effect(2_000 * MS);
             assert_eq!((after.share.factor(), after.is_open), (alone, is_open), "{when}");
-            assert_eq!(member.standing(), LeaseState::Alone);
+            assert_eq!(member.state(), LeaseState::Alone);
             // The applied share that it reports to the store afterwards is at most its part.
             assert!(member.report(2_300 * MS).applied <= Share::PARTS / 4);
             assert_eq!(member.granted(2_300 * MS, &grant(0.3, 4), 2_301 * MS).share.factor(), 0.3);
@@ -371,7 +371,7 @@ mod tests {
         let mut member = member(WhenStoreIsDown::Closed);
         // The reply took 900 ms: the lease lasts 100 ms more.
         assert_eq!(member.granted(0, &grant(0.5, 2), 900 * MS).share.factor(), 0.5);
-        assert_eq!(member.in_force(1_000 * MS).share, Share::NOTHING);
+        assert_eq!(member.in_effect(1_000 * MS).share, Share::NOTHING);
         // A reply that took longer than the lease is ignored.
         assert_eq!(member.granted(2_000 * MS, &grant(0.5, 2), 3_500 * MS).share, Share::NOTHING);
     }
@@ -428,10 +428,10 @@ mod tests {
             let share = share.map(|share: f64| (share * Share::PARTS as f64) as u64);
             let past = PastLimit { host: "before".to_owned(), share, hosts: 4, epoch: 9 };
             let mut member = Member::after(Some(&past), 1, member(when));
-            assert_eq!(member.in_force(0).share.factor(), first, "{when}");
+            assert_eq!(member.in_effect(0).share.factor(), first, "{when}");
             // Other hosts may have a lease for that long.
-            assert_eq!(member.in_force(999 * MS).share.factor(), first, "{when}");
-            assert_eq!(member.in_force(1_000 * MS).share.factor(), later, "{when}");
+            assert_eq!(member.in_effect(999 * MS).share.factor(), first, "{when}");
+            assert_eq!(member.in_effect(1_000 * MS).share.factor(), later, "{when}");
             let report = member.report(1_000 * MS);
             assert_eq!((report.replaces.is_some(), report.epoch), (share.is_some(), 9));
             member.granted(1_000 * MS, &grant(0.3, 4), 1_001 * MS);
@@ -439,7 +439,7 @@ mod tests {
         }
         // A new limit besides known ones.
         let mut new = Member::after(None, 5, member(WhenStoreIsDown::Share));
-        assert_eq!(new.in_force(0).share.factor(), 0.2);
+        assert_eq!(new.in_effect(0).share.factor(), 0.2);
     }
 
     #[test]
@@ -451,8 +451,8 @@ mod tests {
         let terms = Terms { rate: 5_000.0, ..member.terms.clone() };
         let mut member = member.under(terms, Usage::default(), 200 * MS);
         assert!(member.is_due(200 * MS));
-        assert_eq!(member.in_force(999 * MS).share.factor(), 0.7);
-        assert_eq!(member.in_force(1_000 * MS).share.factor(), 0.5);
+        assert_eq!(member.in_effect(999 * MS).share.factor(), 0.7);
+        assert_eq!(member.in_effect(1_000 * MS).share.factor(), 0.5);
         assert_eq!(member.report(1_000 * MS).sequence, sequence + 1);
     }
 }

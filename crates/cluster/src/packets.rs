@@ -18,7 +18,7 @@ pub trait Packets: Send + Sync {
     fn asked(&self, limit: &str) -> Option<Usage>;
 
     /// Enforces this host's share of a limit from the next packet on.
-    fn hold(&self, limit: &str, in_force: EffectiveShare);
+    fn hold(&self, limit: &str, in_effect: EffectiveShare);
 
     /// The limits with `cluster = "keys"`: name, burst, and packets a second.
     fn exchanged(&self) -> Vec<(String, u64, f64)>;

@@ -19,7 +19,7 @@ pub trait Holder: Send {
     /// Its use so far; `None` if it cannot be read now.
     fn asked(&self) -> Option<Usage>;
     /// Enforces a share from now on.
-    fn hold(&self, in_force: EffectiveShare);
+    fn hold(&self, in_effect: EffectiveShare);
     /// Whether enforcement ends with the agent, so that the share can be returned at once.
     fn gives_back(&self) -> bool;
 }
@@ -101,7 +101,7 @@ pub(super) struct Part {
 
 impl Part {
     pub(super) fn new(shared: Shared, mut member: Member, usage: Usage, now: u64) -> Self {
-        let held = member.in_force(now);
+        let held = member.in_effect(now);
         shared.holder.hold(held);
         Self {
             shared,
@@ -120,7 +120,7 @@ impl Part {
     pub(super) fn under(mut self, shared: Shared, cluster: &Cluster, now: u64) -> Self {
         let usage = shared.holder.asked().unwrap_or_default();
         self.member = self.member.under(shared.definition.terms(cluster), usage, now);
-        self.held = self.member.in_force(now);
+        self.held = self.member.in_effect(now);
         shared.holder.hold(self.held);
         Self { shared, usage, ..self }
     }
@@ -147,10 +147,10 @@ impl Part {
     }
 
     pub(super) fn hold(&mut self, now: u64) {
-        let in_force = self.member.in_force(now);
-        if in_force != self.held {
-            self.shared.holder.hold(in_force);
-            self.held = in_force;
+        let in_effect = self.member.in_effect(now);
+        if in_effect != self.held {
+            self.shared.holder.hold(in_effect);
+            self.held = in_effect;
         }
     }
 
@@ -218,7 +218,7 @@ impl Part {
     }
 
     pub(super) fn status(&self, cluster: &Cluster) -> ClusterLimitStatus {
-        let share_from = match self.member.standing() {
+        let share_from = match self.member.state() {
             LeaseState::Joining => "joining".to_owned(),
             LeaseState::Leased => "lease".to_owned(),
             LeaseState::Alone => cluster.when_store_is_down.to_string(),

@@ -210,16 +210,16 @@ impl World {
                 }
                 let clock = host.clock(end);
                 let wanted = demand(nth, end) * seconds;
-                let in_force = host.member.in_force(clock);
-                let passed = wanted.min(in_force.share.factor() * RATE * seconds);
+                let in_effect = host.member.in_effect(clock);
+                let passed = wanted.min(in_effect.share.factor() * RATE * seconds);
                 host.passed += wanted;
                 host.usage.wanted = host.passed as u64;
                 host.usage.refused += (wanted - passed).ceil() as u64;
                 self.passed += passed;
                 self.wanted += wanted;
                 host.member.count(host.usage, clock);
-                if host.member.standing() != LeaseState::Joining {
-                    held += in_force.share.factor();
+                if host.member.state() != LeaseState::Joining {
+                    held += in_effect.share.factor();
                 }
                 if !host.waits && host.member.is_due(clock) {
                     host.waits = true;
@@ -323,7 +323,7 @@ fn a_store_that_is_gone_restarted_empty_and_back_never_lets_out_more_than_the_li
     world.store_is_up = false;
     let until = world.now + 30 * SECOND;
     world.run(until, demand);
-    assert!(world.hosts.iter().all(|host| host.member.standing() == LeaseState::Alone));
+    assert!(world.hosts.iter().all(|host| host.member.state() == LeaseState::Alone));
     // Available again, with its contents lost.
     world.store_is_up = true;
     world.ledger = Ledger::default();
@@ -417,7 +417,7 @@ fn agents_that_are_killed_and_restarted_take_their_leases_over() {
         // No wait for the old lease's end: a second later there are four hosts again.
         let until = world.now + 300 * MS;
         world.run(until, moving);
-        assert_eq!(world.hosts[host].member.standing(), LeaseState::Leased);
+        assert_eq!(world.hosts[host].member.state(), LeaseState::Leased);
         assert_eq!(world.hosts[host].member.hosts(), 4, "round {round}");
     }
     println!("restarts: {:.4} held at the most", world.most_held);

@@ -115,14 +115,14 @@ impl BanList {
     /// The number of bans that are suspended at an instant.
     #[must_use]
     pub fn suspended(&self, now: u64) -> usize {
-        self.suspended.values().filter(|(until, _)| Ban::is_in_force(*until, now)).count()
+        self.suspended.values().filter(|(until, _)| Ban::is_in_effect(*until, now)).count()
     }
 
     /// Removes the suspended bans, and returns those that have not ended.
     pub fn take_suspended(&mut self, now: u64) -> Vec<(PrefixKey, u64, Option<Why>)> {
         let suspended = std::mem::take(&mut self.suspended).into_iter();
         suspended
-            .filter(|(_, (until, _))| Ban::is_in_force(*until, now))
+            .filter(|(_, (until, _))| Ban::is_in_effect(*until, now))
             .map(|(key, (until, why))| (prefix_of(&key), until, why))
             .collect()
     }
@@ -176,7 +176,7 @@ impl BanList {
     #[must_use]
     pub fn kept(&self, prefix: &PrefixKey, until: u64, by: By, now: u64) -> Option<u64> {
         let key = order(prefix);
-        let held = self.ends.get(&key).copied().filter(|held| Ban::is_in_force(*held, now) && *held > until)?;
+        let held = self.ends.get(&key).copied().filter(|held| Ban::is_in_effect(*held, now) && *held > until)?;
         (by == By::Limit || !self.automatic.contains(&key)).then_some(held)
     }
 
@@ -224,7 +224,7 @@ impl BanList {
     /// The prefixes whose own ban has ended.
     #[must_use]
     pub fn ended(&self, now: u64) -> Vec<PrefixKey> {
-        self.ends.iter().filter(|(_, until)| !Ban::is_in_force(**until, now)).map(|(key, _)| prefix_of(key)).collect()
+        self.ends.iter().filter(|(_, until)| !Ban::is_in_effect(**until, now)).map(|(key, _)| prefix_of(key)).collect()
     }
 
     /// The end of the ban of exactly this prefix.
@@ -248,7 +248,7 @@ impl BanList {
     /// The longest prefix with a ban in effect that contains an address or prefix, and the ban's end.
     #[must_use]
     pub fn around(&self, prefix: &PrefixKey, now: u64) -> Option<(PrefixKey, u64)> {
-        self.containing(prefix).filter(|(_, until)| Ban::is_in_force(*until, now)).last()
+        self.containing(prefix).filter(|(_, until)| Ban::is_in_effect(*until, now)).last()
     }
 
     /// The trie's entries of the banned prefixes within one, itself included.
@@ -398,8 +398,8 @@ mod tests {
                 let whole = PrefixKey { address, length: 128 };
                 let holds = |length: u32, of: [u8; 16]| whole.cut(length).address == of;
                 let longest = trie.iter().rev().find(|((length, of), _)| holds(*length, *of));
-                let by_trie = longest.is_some_and(|(_, until)| Ban::is_in_force(*until, now));
-                let by_all = model.iter().any(|((of, length), until)| holds(*length, *of) && Ban::is_in_force(*until, now));
+                let by_trie = longest.is_some_and(|(_, until)| Ban::is_in_effect(*until, now));
+                let by_all = model.iter().any(|((of, length), until)| holds(*length, *of) && Ban::is_in_effect(*until, now));
                 prop_assert_eq!(by_trie, by_all);
                 prop_assert_eq!(list.around(&whole, now).is_some(), by_all);
             }

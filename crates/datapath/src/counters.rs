@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 use aya::maps::{HashMap, PerCpuArray};
-use common::counters::{BYPASS_ROWS, Counters, Sighted, TableCounters, Traffic};
+use common::counters::{BYPASS_ROWS, Counters, KeyStatistics, TableCounters, Traffic};
 use common::key::Key;
 
 use crate::datapath::Datapath;
 use crate::error::LoadError;
 use crate::maps::access::{map, map_mut};
 use crate::maps::batch;
-use crate::maps::size::SIGHTINGS;
+use crate::maps::size::SAMPLES;
 
 impl Datapath {
     /// The counters of every row, summed over CPUs.
@@ -41,13 +41,13 @@ impl Datapath {
     /// # Errors
     ///
     /// When the map cannot be read.
-    pub fn sightings(&self) -> Result<Vec<(Key, Sighted)>, LoadError> {
-        let map = map(&self.ebpf, "SIGHTINGS")?;
+    pub fn samples(&self) -> Result<Vec<(Key, KeyStatistics)>, LoadError> {
+        let map = map(&self.ebpf, "SAMPLES")?;
         let aya::maps::Map::LruHashMap(data) = map else { return Err(LoadError::ForeignObject) };
-        if let Ok(entries) = batch::entries(data.fd().as_fd(), SIGHTINGS as usize) {
+        if let Ok(entries) = batch::entries(data.fd().as_fd(), SAMPLES as usize) {
             return Ok(entries);
         }
-        let map = HashMap::<_, Key, Sighted>::try_from(map)?;
+        let map = HashMap::<_, Key, KeyStatistics>::try_from(map)?;
         // The walk ends early if a key is evicted; the entries read until then are valid.
         Ok(map.iter().map_while(Result::ok).collect())
     }
@@ -57,9 +57,9 @@ impl Datapath {
     /// # Errors
     ///
     /// When the map cannot be written.
-    pub fn take_up_sightings(&mut self, sightings: &[(Key, Sighted)]) -> Result<(), LoadError> {
-        let mut map = HashMap::<_, Key, Sighted>::try_from(map_mut(&mut self.ebpf, "SIGHTINGS")?)?;
-        sightings.iter().try_for_each(|(key, sighted)| Ok(map.insert(key, sighted, 0)?))
+    pub fn take_over_samples(&mut self, samples: &[(Key, KeyStatistics)]) -> Result<(), LoadError> {
+        let mut map = HashMap::<_, Key, KeyStatistics>::try_from(map_mut(&mut self.ebpf, "SAMPLES")?)?;
+        samples.iter().try_for_each(|(key, statistics)| Ok(map.insert(key, statistics, 0)?))
     }
 
     /// The sampled statistics of one key.
@@ -67,10 +67,10 @@ impl Datapath {
     /// # Errors
     ///
     /// When the map cannot be read.
-    pub fn sighting(&self, key: &Key) -> Result<Option<Sighted>, LoadError> {
-        let map = HashMap::<_, Key, Sighted>::try_from(map(&self.ebpf, "SIGHTINGS")?)?;
+    pub fn sample(&self, key: &Key) -> Result<Option<KeyStatistics>, LoadError> {
+        let map = HashMap::<_, Key, KeyStatistics>::try_from(map(&self.ebpf, "SAMPLES")?)?;
         match map.get(key, 0) {
-            Ok(sighted) => Ok(Some(sighted)),
+            Ok(statistics) => Ok(Some(statistics)),
             Err(aya::maps::MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -23,7 +23,7 @@ use crate::maps::bans::Bans;
 use crate::maps::events::EventRing;
 use crate::maps::own::OwnAddresses;
 use crate::maps::rows::Rows;
-use crate::maps::size::{self, MOST_BANS, RING_BYTES, SIGHTINGS};
+use crate::maps::size::{self, MOST_BANS, RING_BYTES, SAMPLES};
 use crate::maps::trace::{self, TraceRing};
 use crate::maps::{policy, text};
 use crate::table::place::{TablePlace, text_of};
@@ -118,7 +118,7 @@ impl Datapath {
             .map_max_entries("SOURCES", settings.shape.elements())
             .map_max_entries("RINGS", rings)
             .map_max_entries("COUNTERS", image.counters())
-            .map_max_entries("SIGHTINGS", SIGHTINGS)
+            .map_max_entries("SAMPLES", SAMPLES)
             .map_max_entries("OWN", if settings.reject_in_use != 0 { MOST_OWN } else { 1 })
             .map_max_entries("LAYOUT", text::chunks(&layout))
             .map_max_entries("EVENTS", RING_BYTES);
@@ -215,7 +215,7 @@ impl Datapath {
 
     /// A row of rules as the kernel enforces it, by its index in the image.
     #[must_use]
-    pub fn rule_in_force(&self, row: usize) -> Option<Rule> {
+    pub fn rule_in_effect(&self, row: usize) -> Option<Rule> {
         let rule = self.image.rules.get(row)?;
         let counted = self.image.catalogue.get(row.checked_rem(self.image.catalogue.len())?)?;
         Some(self.shares.get(&counted.limit).map_or(*rule, |share| rule.at_share(*share)))

@@ -36,7 +36,7 @@ impl PeerConsumption {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Account {
     /// See [`PeerConsumption`].
-    pub standing: PeerConsumption,
+    pub peers: PeerConsumption,
     /// Units passed here since the last cut for the others.
     pub spent: u64,
     /// Units passed here that not all other hosts are known to have received, `spent` included.
@@ -53,8 +53,8 @@ pub struct Account {
 
 impl Account {
     /// For a key that no other host has published.
-    pub const fn new(standing: PeerConsumption) -> Self {
-        Self { standing, spent: 0, open: 0, over: 0, refused: 0, is_hot: false, is_new: true }
+    pub const fn new(peers: PeerConsumption) -> Self {
+        Self { peers, spent: 0, open: 0, over: 0, refused: 0, is_hot: false, is_new: true }
     }
 
     /// Charges `cost` if it conforms here and the reserve of the other hosts remains.
@@ -70,7 +70,7 @@ impl Account {
         tiers::charge(tiers, words, now, cost);
         self.spent = self.spent.saturating_add(cost);
         if is_bucket(tiers) {
-            let more = self.standing.others(self.spent).saturating_sub(self.over);
+            let more = self.peers.others(self.spent).saturating_sub(self.over);
             self.over += more;
             tiers::charge_beyond(tiers, words, (now, now), more);
         } else {
@@ -90,8 +90,8 @@ impl Account {
             return true;
         }
         let alike = (self.open + cost).saturating_sub(1) as f64;
-        let others = ((self.standing.factor - 1.0) * alike).ceil() as u64;
-        tiers::remaining(tiers, words, now) >= cost.saturating_add(others).saturating_add(self.standing.reserve)
+        let others = ((self.peers.factor - 1.0) * alike).ceil() as u64;
+        tiers::remaining(tiers, words, now) >= cost.saturating_add(others).saturating_add(self.peers.reserve)
     }
 }
 

@@ -81,9 +81,11 @@ impl Engine {
         };
         let new = Arc::new(new_store(policy, tiers, capacity, sync));
         // A new multiplier's keys have their whole allowance.
-        let grade = self.sources.multipliers().iter().position(|known| *known == multiplier);
+        let multiplier = self.sources.multipliers().iter().position(|known| *known == multiplier);
         let limit = self.limits.iter().find(is_same);
-        let Some(known) = limit.zip(grade).and_then(|(limit, grade)| limit.stores.get(grade)) else { return new };
+        let Some(known) = limit.zip(multiplier).and_then(|(limit, multiplier)| limit.stores.get(multiplier)) else {
+            return new;
+        };
         if known.is_as(&new) {
             return Arc::clone(known);
         }

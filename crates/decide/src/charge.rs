@@ -9,7 +9,7 @@ use super::sources::SourceClass;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
     pub(super) limit: usize,
-    pub(super) standing: SourceClass,
+    pub(super) source_class: SourceClass,
     pub(super) source: Option<IpAddr>,
     pub(super) key: Fingerprint,
     pub(super) cost: u64,

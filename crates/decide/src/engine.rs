@@ -82,8 +82,8 @@ impl Engine {
 
     /// The store of a charge's key; `None` if the client is exempt.
     pub(super) fn store_of(&self, charge: &Charge) -> Option<&StateStore> {
-        let SourceClass::Grade(grade) = charge.standing else { return None };
-        self.limits.get(charge.limit)?.stores.get(grade).map(Arc::as_ref)
+        let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
+        self.limits.get(charge.limit)?.stores.get(multiplier).map(Arc::as_ref)
     }
 
     /// Decides one charge; requests that wait for its key are ahead of it.
@@ -163,8 +163,8 @@ impl Engine {
 
     /// The queue of a charge's key; `None` for a key without a limit and for a peek.
     pub(super) fn spot(&self, charge: &Charge) -> Option<Spot> {
-        let SourceClass::Grade(grade) = charge.standing else { return None };
-        Some(Spot::new(self.line_of(charge), *self.sources.multipliers().get(grade)?, charge.key))
+        let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
+        Some(Spot::new(self.line_of(charge), *self.sources.multipliers().get(multiplier)?, charge.key))
     }
 
     /// The counters of the queue of a charge's limit.
@@ -256,14 +256,14 @@ impl Engine {
 
     /// The `RateLimit-Policy` of a charge's class, unless it is exempt.
     pub(super) fn policy_header(&self, charge: &Charge) -> Option<&Arc<str>> {
-        let SourceClass::Grade(grade) = charge.standing else { return None };
-        self.limits[charge.limit].policy_headers.get(grade)
+        let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
+        self.limits[charge.limit].policy_headers.get(multiplier)
     }
 
     /// The limit's rate for the charge's class, unless it is exempt.
     pub(super) fn quota(&self, charge: &Charge) -> Option<Rate> {
-        let SourceClass::Grade(grade) = charge.standing else { return None };
-        self.limit(charge.limit).quotas(*self.sources.multipliers().get(grade)?).first().copied()
+        let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
+        self.limit(charge.limit).quotas(*self.sources.multipliers().get(multiplier)?).first().copied()
     }
 
     /// The configured limit.

@@ -117,9 +117,9 @@ impl StateStore {
             held.shard.accounts.remove(&key);
             return;
         }
-        let mut account = held.shard.accounts.get(&key).copied().unwrap_or_else(|| Account::new(settlement.standing));
+        let mut account = held.shard.accounts.get(&key).copied().unwrap_or_else(|| Account::new(settlement.peers));
         account.open = account.open.saturating_sub(settlement.release);
-        (account.standing, account.is_new) = (settlement.standing, settlement.is_new);
+        (account.peers, account.is_new) = (settlement.peers, settlement.is_new);
         held.shard.accounts.insert(key, account);
     }
 
@@ -136,7 +136,7 @@ impl LockedShard<'_> {
         if settlement.is_hot && !is_hot {
             // Units used here before the others published the key are new to them.
             let used = shard.get(key).map_or(Used::default(), |words| used(self.store.tiers(), words, now));
-            let mut account = shard.accounts.get(&key).copied().unwrap_or_else(|| Account::new(settlement.standing));
+            let mut account = shard.accounts.get(&key).copied().unwrap_or_else(|| Account::new(settlement.peers));
             account.begin(key, used, &mut shard.heard);
             shard.accounts.insert(key, account);
         }

@@ -43,8 +43,8 @@ const OPENING: usize = 24 + 9;
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// Serves until it is dropped.
-pub async fn serve(listener: TcpListener, desk: EngineHandle) {
-    let service = RateLimitServiceServer::new(Rls { desk }).max_decoding_message_size(LONGEST_MESSAGE);
+pub async fn serve(listener: TcpListener, handle: EngineHandle) {
+    let service = RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE);
     let server = tonic::transport::Server::builder()
         .timeout(PATIENCE)
         .max_concurrent_streams(STREAMS)
@@ -63,7 +63,7 @@ pub async fn serve(listener: TcpListener, desk: EngineHandle) {
 }
 
 struct Rls {
-    desk: EngineHandle,
+    handle: EngineHandle,
 }
 
 #[tonic::async_trait]
@@ -72,7 +72,7 @@ impl RateLimitService for Rls {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let response = decide(&self.desk.engine(), request.get_ref(), self.desk.now());
+        let response = decide(&self.handle.engine(), request.get_ref(), self.handle.now());
         response.map(Response::new).map_err(Status::invalid_argument)
     }
 }

@@ -52,23 +52,23 @@ struct Refusal {
 }
 
 /// Serves until it is dropped.
-pub async fn serve(listener: Listener, desk: EngineHandle) {
+pub async fn serve(listener: Listener, handle: EngineHandle) {
     let places = places().http;
     let spawn = |connection: Pin<Box<dyn Future<Output = ()> + Send>>| drop(tokio::spawn(connection));
     match listener {
         Listener::Tcp(listener) => {
-            accept(listener, places, |stream| spawn(Box::pin(connection(stream, desk.clone())))).await;
+            accept(listener, places, |stream| spawn(Box::pin(connection(stream, handle.clone())))).await;
         }
         Listener::Unix(listener) => {
-            accept(listener, places, |stream| spawn(Box::pin(connection(stream, desk.clone())))).await;
+            accept(listener, places, |stream| spawn(Box::pin(connection(stream, handle.clone())))).await;
         }
     }
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, desk: EngineHandle) {
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handle: EngineHandle) {
     let service = service_fn(move |request| {
-        let desk = desk.clone();
-        async move { Ok::<_, Infallible>(respond(request, &desk).await) }
+        let handle = handle.clone();
+        async move { Ok::<_, Infallible>(respond(request, &handle).await) }
     });
     // Errors of one client concern no other.
     let _ = hyper::server::conn::http1::Builder::new()
@@ -79,7 +79,7 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
 }
 
 /// Replies to one request.
-async fn respond<B>(request: Request<B>, desk: &EngineHandle) -> Response<Full<Bytes>>
+async fn respond<B>(request: Request<B>, handle: &EngineHandle) -> Response<Full<Bytes>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -111,18 +111,18 @@ where
             );
         }
     };
-    decide(&body, desk).await
+    decide(&body, handle).await
 }
 
 /// The reply to one body: a request, or an array of them.
-async fn decide(body: &[u8], desk: &EngineHandle) -> Response<Full<Bytes>> {
+async fn decide(body: &[u8], handle: &EngineHandle) -> Response<Full<Bytes>> {
     let is_batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if !is_batch {
         let question: Question = match serde_json::from_slice(body) {
             Ok(question) => question,
             Err(error) => return refuse(StatusCode::BAD_REQUEST, &format!("invalid request: {error}")),
         };
-        let answer = match desk.ask(&question) {
+        let answer = match handle.ask(&question) {
             Ok(decision) => decision.answer().await,
             Err(error) => Err(error),
         };
@@ -140,16 +140,16 @@ async fn decide(body: &[u8], desk: &EngineHandle) -> Response<Full<Bytes>> {
         return refuse(StatusCode::BAD_REQUEST, &reason);
     }
     // Each element has its own verdict: one status for all would mislead.
-    match each(&questions, desk).await {
+    match each(&questions, handle).await {
         Ok(decided) => json(StatusCode::OK, &decided.iter().map(|one| &one.answer).collect::<Vec<_>>()),
         Err((nth, error)) => refuse(status_of(&error), &format!("request {} of the array: {error}", nth + 1)),
     }
 }
 
 /// The reply to an array, once its last request is decided.
-async fn each(questions: &[Question], desk: &EngineHandle) -> Result<Vec<Decided>, (usize, DecideError)> {
+async fn each(questions: &[Question], handle: &EngineHandle) -> Result<Vec<Decided>, (usize, DecideError)> {
     let mut answers = Vec::with_capacity(questions.len());
-    for (nth, decision) in desk.ask_each(questions)?.into_iter().enumerate() {
+    for (nth, decision) in handle.ask_each(questions)?.into_iter().enumerate() {
         answers.push(decision.answer().await.map_err(|error| (nth, error))?);
     }
     Ok(answers)

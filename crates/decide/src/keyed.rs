@@ -47,8 +47,8 @@ pub struct Settlement {
     pub give_back: u64,
     /// Units passed here that all other hosts have received.
     pub release: u64,
-    /// See [`Account::standing`].
-    pub standing: PeerConsumption,
+    /// See [`Account::peers`].
+    pub peers: PeerConsumption,
     /// Whether the key is still exchanged.
     pub is_hot: bool,
     /// See [`Account::is_new`].

@@ -100,12 +100,12 @@ impl Engine {
             };
             values.push(value);
         }
-        let standing = self.sources.standing(source);
+        let source_class = self.sources.source_class(source);
         let key = match limit.policy.cluster {
             Some(ClusterMode::Keys) => self.together.load().of(&values),
             _ => self.fingerprints.of(&values),
         };
-        Ok(Charge { limit: nth, standing, source, key, cost, peek })
+        Ok(Charge { limit: nth, source_class, source, key, cost, peek })
     }
 
     fn cost(&self, limit: &Limit, source: Option<IpAddr>, question: &Question) -> Result<u64, DecideError> {
@@ -123,8 +123,9 @@ impl Engine {
             return Err(DecideError::UnknownRequest { name: name.clone(), help: suggest(name, &names) });
         };
         // The allowance of the caller's class.
-        let grade = if let SourceClass::Grade(grade) = self.sources.standing(source) { grade } else { 0 };
-        let most = limit.stores.get(grade).map_or(0, |store| tiers::most(store.tiers()));
+        let multiplier =
+            if let SourceClass::Multiplier(multiplier) = self.sources.source_class(source) { multiplier } else { 0 };
+        let most = limit.stores.get(multiplier).map_or(0, |store| tiers::most(store.tiers()));
         formula.cost(most, &question.parameters).map_err(|error| DecideError::Formula { request: name.clone(), error })
     }
 

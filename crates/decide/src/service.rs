@@ -44,7 +44,7 @@ pub enum ServiceError {
 
 /// Running servers; dropping this stops them.
 pub struct Service {
-    desk: EngineHandle,
+    handle: EngineHandle,
     http: Option<Endpoint>,
     grpc: Option<SocketAddr>,
     /// Removed when this is dropped.
@@ -60,7 +60,7 @@ impl Service {
     /// When it cannot listen on an address.
     pub fn start(config: &Decide, engine: Engine, now: Now) -> Result<Self, ServiceError> {
         let mut service = Self {
-            desk: EngineHandle::new(Arc::new(Current::from_pointee(engine)), now),
+            handle: EngineHandle::new(Arc::new(Current::from_pointee(engine)), now),
             http: None,
             grpc: None,
             socket: None,
@@ -95,19 +95,19 @@ impl Service {
                     }
                 };
                 service.http = Some(at);
-                threads.spawn(http::serve(listener, service.desk.clone()));
+                threads.spawn(http::serve(listener, service.handle.clone()));
             }
             if let Some(address) = config.grpc {
                 let fail = |source| ServiceError::Listen { key: "grpc", endpoint: address.to_string(), source };
                 let (listener, address) = listen(address).map_err(fail)?;
                 service.grpc = Some(address);
-                threads.spawn(grpc::serve(listener, service.desk.clone()));
+                threads.spawn(grpc::serve(listener, service.handle.clone()));
             }
-            let desk = service.desk.clone();
+            let handle = service.handle.clone();
             threads.spawn(async move {
                 loop {
                     tokio::time::sleep(SWEEP_EVERY).await;
-                    desk.engine().sweep(desk.now());
+                    handle.engine().sweep(handle.now());
                 }
             });
         }
@@ -125,14 +125,14 @@ impl Service {
     /// The current engine.
     #[must_use]
     pub fn engine(&self) -> Arc<Engine> {
-        self.desk.current().load_full()
+        self.handle.current().load_full()
     }
 
     /// Replaces the engine. Decisions that the previous one still makes are charged in the new one.
     pub fn replace(&self, engine: Engine, moves: Moves) {
         moves.carry_out(self.now());
         let waiting = Arc::clone(engine.waiting());
-        waiting.replace(self.desk.current(), engine, self.now());
+        waiting.replace(self.handle.current(), engine, self.now());
     }
 
     /// Whether servers run: only a config with limits on requests starts them.
@@ -144,18 +144,18 @@ impl Service {
     /// The slot that has the current engine.
     #[must_use]
     pub fn current(&self) -> Arc<Current> {
-        Arc::clone(self.desk.current())
+        Arc::clone(self.handle.current())
     }
 
     #[must_use]
-    pub const fn desk(&self) -> &EngineHandle {
-        &self.desk
+    pub const fn handle(&self) -> &EngineHandle {
+        &self.handle
     }
 
     /// The instant for decisions, in nanoseconds.
     #[must_use]
     pub fn now(&self) -> u64 {
-        self.desk.now()
+        self.handle.now()
     }
 
     /// The addresses as text.

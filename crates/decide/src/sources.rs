@@ -14,7 +14,7 @@ pub enum SourceClass {
     /// An address in an unlimited class.
     Unlimited,
     /// A multiplier of every limit: an index into [`Sources::multipliers`].
-    Grade(usize),
+    Multiplier(usize),
 }
 
 /// Prefixes by length, the longest first.
@@ -57,17 +57,17 @@ impl Sources {
         let mut multipliers = vec![Multiplier::ONE];
         let mut entries = Vec::new();
         for class in &config.classes {
-            let standing = match class.service {
+            let source_class = match class.service {
                 Service::Unlimited => SourceClass::Unlimited,
                 Service::Multiplier(multiplier) => {
                     let known = multipliers.iter().position(|other| *other == multiplier);
-                    SourceClass::Grade(known.unwrap_or_else(|| {
+                    SourceClass::Multiplier(known.unwrap_or_else(|| {
                         multipliers.push(multiplier);
                         multipliers.len() - 1
                     }))
                 }
             };
-            entries.extend(class.sources.iter().map(|prefix| (*prefix, standing)));
+            entries.extend(class.sources.iter().map(|prefix| (*prefix, source_class)));
         }
         let never_limit = config.agent.never_limit.iter().map(|prefix| (*prefix, ()));
         Self { multipliers, classes: Prefixes::new(entries.into_iter()), never_limit: Prefixes::new(never_limit) }
@@ -78,11 +78,11 @@ impl Sources {
         &self.multipliers
     }
 
-    pub fn standing(&self, source: Option<IpAddr>) -> SourceClass {
-        let Some(source) = source else { return SourceClass::Grade(0) };
+    pub fn source_class(&self, source: Option<IpAddr>) -> SourceClass {
+        let Some(source) = source else { return SourceClass::Multiplier(0) };
         if self.never_limit.longest(source).is_some() {
             return SourceClass::NeverLimited;
         }
-        self.classes.longest(source).unwrap_or(SourceClass::Grade(0))
+        self.classes.longest(source).unwrap_or(SourceClass::Multiplier(0))
     }
 }

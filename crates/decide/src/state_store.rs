@@ -183,7 +183,7 @@ impl StateStore {
 
     /// The rates in effect on this host.
     #[inline]
-    fn in_force(&self) -> Rates<'_> {
+    fn in_effect(&self) -> Rates<'_> {
         match &self.shared {
             None => Rates::Own(&self.tiers),
             Some(shared) => Rates::Shared(Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner).1)),
@@ -249,7 +249,7 @@ impl StateStore {
         if self.keyed.is_some() {
             return self.decide(key, now, cost).allowed;
         }
-        let tiers = self.in_force();
+        let tiers = self.in_effect();
         if let Some(words) = self.shards[self.shard_of(key)].0.lock().get_mut(key) {
             return tiers::charge(&tiers, words, now, cost);
         }
@@ -345,7 +345,7 @@ impl StateStore {
         let shard = self.shards[self.shard_of(key)].0.lock();
         match self.successor.get() {
             Some(next) if shard.is_closed() => Err(next),
-            _ => Ok(LockedShard { store: self, tiers: self.in_force(), shard }),
+            _ => Ok(LockedShard { store: self, tiers: self.in_effect(), shard }),
         }
     }
 

@@ -4,7 +4,7 @@ use common::key::HashSeed;
 use common::limiter::{Algorithm, AnyLimiter, Costs, Rate};
 use common::rule::{Rule, Size};
 use common::table::{Counted, Set, Shape, SlotCounter, Tally};
-use common::throttle::{Cell, FullTable, Hearing, Host, Outcome, Sighting, Steps, TableEvent};
+use common::throttle::{Cell, FullTable, Host, Outcome, PacketState, Sample, Steps, TableEvent};
 use common::time::{TickScale, Ticks, is_alive};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -44,7 +44,7 @@ pub struct Memory {
 impl Memory {
     /// With the rules of a policy.
     pub fn new(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32) -> Self {
-        Self::of_rows(rules.into_iter().map(Rule::made_swift).collect(), sets, slot_words, ring_words)
+        Self::of_rows(rules.into_iter().map(Rule::made_fast).collect(), sets, slot_words, ring_words)
     }
 
     pub fn of_rows(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32) -> Self {
@@ -53,7 +53,7 @@ impl Memory {
 
     /// Like [`Memory::new`], with this many cells for each group.
     pub fn with_cells(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32, cells: u32) -> Self {
-        Self::cut(rules.into_iter().map(Rule::made_swift).collect(), sets, slot_words, ring_words, cells)
+        Self::cut(rules.into_iter().map(Rule::made_fast).collect(), sets, slot_words, ring_words, cells)
     }
 
     fn cut(rules: Vec<Rule>, sets: u32, slot_words: u32, ring_words: u32, cells: u32) -> Self {
@@ -222,15 +222,15 @@ impl<'m> Host for &'m Memory {
     fn may_sample(&self, _now: Ticks) -> bool {
         false
     }
-    fn sight(&self, _sighting: &Sighting<'_>) {}
+    fn sample(&self, _sample: &Sample<'_>) {}
 }
 
 impl FullTable for &Memory {}
 
 impl Steps for &Memory {
-    type Hearing = Box<Hearing>;
+    type PacketState = Box<PacketState>;
 
-    fn hearing(&self) -> Option<Box<Hearing>> {
+    fn packet_state(&self) -> Option<Box<PacketState>> {
         Some(Box::default())
     }
 }

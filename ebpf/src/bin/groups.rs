@@ -74,8 +74,8 @@ pub fn weir_group_egress(context: SkBuffContext) -> i32 {
     // SAFETY: the kernel passes a valid context.
     let segments = unsafe { (*context.skb.skb).gso_segs };
     match send(context.len(), segments.max(1)) {
-        Fate::Passed => PASS,
-        Fate::Refused => DROP_FOR_CONGESTION,
+        PacketVerdict::Passed => PASS,
+        PacketVerdict::Refused => DROP_FOR_CONGESTION,
     }
 }
 
@@ -83,11 +83,11 @@ pub fn weir_group_egress(context: SkBuffContext) -> i32 {
 #[cgroup_skb(ingress)]
 pub fn weir_group_ingress(context: SkBuffContext) -> i32 {
     // SAFETY: the helper has no preconditions.
-    let fate = charge(INGRESS_LIMIT, u64::from(context.len()), unsafe { bpf_ktime_get_ns() }).into();
-    count(GROUP_COUNTERS.get_ptr_mut(INGRESS), fate, 1, context.len());
-    match fate {
-        Fate::Passed => PASS,
-        Fate::Refused => DROP,
+    let verdict = charge(INGRESS_LIMIT, u64::from(context.len()), unsafe { bpf_ktime_get_ns() }).into();
+    count(GROUP_COUNTERS.get_ptr_mut(INGRESS), verdict, 1, context.len());
+    match verdict {
+        PacketVerdict::Passed => PASS,
+        PacketVerdict::Refused => DROP,
     }
 }
 
@@ -116,12 +116,12 @@ pub fn weir_group_sendmsg6(context: SockAddrContext) -> i32 {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum PacketVerdict {
     Passed,
     Refused,
 }
 
-impl From<Charge> for Fate {
+impl From<Charge> for PacketVerdict {
     #[inline(always)]
     fn from(charge: Charge) -> Self {
         if matches!(charge, Charge::Refused) { Self::Refused } else { Self::Passed }
@@ -184,13 +184,13 @@ fn begin(context: &SockAddrContext, family: Family, attempt: Attempt) -> i32 {
             Charge::Charged(_) => {
                 // Without room it is charged again the next time.
                 let _ = KNOWN_DESTINATIONS.insert(address, now, 0);
-                count(OUTBOUND_COUNTERS.get_ptr_mut(DESTINATIONS), Fate::Passed, 1, 0);
+                count(OUTBOUND_COUNTERS.get_ptr_mut(DESTINATIONS), PacketVerdict::Passed, 1, 0);
             }
             Charge::Unlimited => {}
         }
     }
     if attempt == Attempt::Connect {
-        count(OUTBOUND_COUNTERS.get_ptr_mut(CONNECTS), Fate::Passed, 1, 0);
+        count(OUTBOUND_COUNTERS.get_ptr_mut(CONNECTS), PacketVerdict::Passed, 1, 0);
     }
     PASS
 }
@@ -233,7 +233,7 @@ fn destination(context: &SockAddrContext, family: Family) -> [u32; 4] {
 /// Counts and reports a refusal.
 #[inline(always)]
 fn refuse(context: &SockAddrContext, limit: u32, address: [u32; 4], time: u64) -> i32 {
-    count(OUTBOUND_COUNTERS.get_ptr_mut(limit), Fate::Refused, 1, 0);
+    count(OUTBOUND_COUNTERS.get_ptr_mut(limit), PacketVerdict::Refused, 1, 0);
     // SAFETY: the context of this program, which the kernel passes.
     let port = unsafe { (&raw const (*context.sock_addr).user_port).read_volatile() } as u16;
     let process = (bpf_get_current_pid_tgid() >> 32) as u32;
@@ -245,31 +245,31 @@ fn refuse(context: &SockAddrContext, limit: u32, address: [u32; 4], time: u64) -
 
 /// Charges a packet to both of its limits, or to none, and counts it.
 #[inline(always)]
-fn send(length: u32, segments: u32) -> Fate {
+fn send(length: u32, segments: u32) -> PacketVerdict {
     // SAFETY: the helper has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
     let packets = charge(PACKET_LIMIT, u64::from(segments), now);
-    let mut fate = packets.into();
-    if fate == Fate::Passed {
-        fate = charge(EGRESS_LIMIT, u64::from(length), now).into();
-        if fate == Fate::Refused {
+    let mut verdict = packets.into();
+    if verdict == PacketVerdict::Passed {
+        verdict = charge(EGRESS_LIMIT, u64::from(length), now).into();
+        if verdict == PacketVerdict::Refused {
             refund(PACKET_LIMIT, packets, u64::from(segments));
         }
     } else {
-        count(OUTBOUND_COUNTERS.get_ptr_mut(PACKETS), fate, segments, length);
+        count(OUTBOUND_COUNTERS.get_ptr_mut(PACKETS), verdict, segments, length);
     }
-    count(GROUP_COUNTERS.get_ptr_mut(EGRESS), fate, 1, length);
-    fate
+    count(GROUP_COUNTERS.get_ptr_mut(EGRESS), verdict, 1, length);
+    verdict
 }
 
 #[inline(always)]
-fn count(counters: Option<*mut GroupCounters>, fate: Fate, packets: u32, length: u32) {
+fn count(counters: Option<*mut GroupCounters>, verdict: PacketVerdict, packets: u32, length: u32) {
     let Some(counters) = counters else { return };
     // SAFETY: a live value of this CPU. An interrupting softirq may make it lose a count, and nothing more.
     let counters = unsafe { &mut *counters };
-    let traffic: &mut Traffic = match fate {
-        Fate::Passed => &mut counters.passed,
-        Fate::Refused => &mut counters.throttled,
+    let traffic: &mut Traffic = match verdict {
+        PacketVerdict::Passed => &mut counters.passed,
+        PacketVerdict::Refused => &mut counters.throttled,
     };
     traffic.packets += u64::from(packets);
     traffic.bytes += u64::from(length);
@@ -339,7 +339,7 @@ fn outbound(row: u32) -> GroupBucket {
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 pub fn weir_exec(_context: RawTracePointContext) -> i32 {
     let process = (bpf_get_current_pid_tgid() >> 32) as u32;
-    tell(Started { process, parent: 0 });
+    report(Started { process, parent: 0 });
     0
 }
 
@@ -364,13 +364,13 @@ pub fn weir_fork(context: RawTracePointContext) -> i32 {
         // A new thread is in its process's cgroup.
         && process == thread
     {
-        tell(Started { process, parent: (bpf_get_current_pid_tgid() >> 32) as u32 });
+        report(Started { process, parent: (bpf_get_current_pid_tgid() >> 32) as u32 });
     }
     0
 }
 
 #[inline(always)]
-fn tell(started: Started) {
+fn report(started: Started) {
     if STARTED.output(started, 0).is_err()
         && let Some(missed) = MISSED.get_ptr_mut(0)
     {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_is_judged_by_the_share_that_passes() {
+    fn a_full_table_is_evaluated_by_the_share_that_passes() {
         let of =
             |unit: &str, sample: f64| Series { unit: unit.to_owned(), ..series("overflow", OVERFLOW, WEIR, &[sample]) };
         let figures = Figures(vec![

@@ -83,11 +83,11 @@ pub fn run() -> Result<()> {
         anyhow::Ok((polite??, greedy??, received?))
     })?;
     drop(agent);
-    judge(&polite, &greedy, received)
+    evaluate(&polite, &greedy, received)
 }
 
 /// Prints the result; fails if it differs from the config.
-fn judge(polite: &Sent, greedy: &Sent, [polite_received, greedy_received]: [u64; 2]) -> Result<()> {
+fn evaluate(polite: &Sent, greedy: &Sent, [polite_received, greedy_received]: [u64; 2]) -> Result<()> {
     let allowed = BURST + RATE * greedy.time.as_secs_f64();
     let off = 100.0 * (greedy_received as f64 - allowed) / allowed;
     println!(

@@ -81,9 +81,9 @@ impl Feed {
     /// Watches exactly the rings of the policy in effect.
     fn watch_rings(&mut self) {
         let Some(packets) = self.packets.load_full() else { return };
-        let in_force = packets.event_rings();
-        self.rings.retain(|(ring, _)| in_force.iter().any(|kept| Arc::ptr_eq(kept, ring)));
-        for ring in in_force {
+        let in_effect = packets.event_rings();
+        self.rings.retain(|(ring, _)| in_effect.iter().any(|kept| Arc::ptr_eq(kept, ring)));
+        for ring in in_effect {
             if self.rings.iter().any(|(known, _)| Arc::ptr_eq(known, &ring)) {
                 continue;
             }

@@ -240,7 +240,7 @@ impl InEffect {
     pub(super) fn list_bans(&mut self) -> Result<Vec<BansRow>, LoadError> {
         let now = monotonic_nanoseconds();
         let mut entries = self.ingress.bans()?.all()?;
-        entries.retain(|entry| Ban::is_in_force(entry.ban.own_until, now));
+        entries.retain(|entry| Ban::is_in_effect(entry.ban.own_until, now));
         entries.sort_unstable_by_key(|entry| (entry.prefix.address, entry.prefix.length));
         let row = |(prefix, ban): (PrefixKey, Ban)| BansRow {
             ban: ban_status(&self.bans, &prefix, ban.own_until, now),

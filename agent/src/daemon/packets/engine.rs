@@ -140,7 +140,7 @@ impl PacketEngine {
         // Scanning a table takes up to a second, without the lock: the mapping stays valid over a reload.
         let at = Moment::now();
         let table = Some(SavedTable::copy(&sources, &layout, at.monotonic, MOST_TABLE_WORDS));
-        bans.retain(|entry| Ban::is_in_force(entry.ban.own_until, at.monotonic));
+        bans.retain(|entry| Ban::is_in_effect(entry.ban.own_until, at.monotonic));
         let reasons = saved_reasons(&bans, reasons);
         let counted = CountedDocument::from(&counted);
         Ok(Saved { at: Some(at), counted, bans, reasons, escalations, table, ..Saved::default() })

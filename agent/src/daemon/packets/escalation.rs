@@ -97,7 +97,7 @@ impl InEffect {
         if self.escalation.table.is_none() {
             self.escalation.table = Some(self.ingress.sources()?);
         }
-        let samples = self.ingress.sightings()?;
+        let samples = self.ingress.samples()?;
         self.escalation.refused = refused;
         let states = self.followed(&limits);
         let is_observing = self.config.agent.mode == Mode::Observe;

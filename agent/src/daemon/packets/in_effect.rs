@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use api::request::CountersReset;
-use common::counters::{BYPASS_ROWS, Sighted};
+use common::counters::{BYPASS_ROWS, KeyStatistics};
 use common::packet::Direction;
 use common::settings::{Runtime, TableIdentity};
 use config::policy::Config;
@@ -172,12 +172,12 @@ impl InEffect {
         }
         let (old, new) = (&self.ingress.image().groups, &next.image().groups);
         let moved = samples::moved(
-            &self.ingress.sightings()?,
+            &self.ingress.samples()?,
             &self.ingress.sources()?,
             (old, &|limit| self.config.limits.get(limit).map(|limit| limit.name.as_str())),
             (new, &|limit| config.limits.get(limit).map(|limit| limit.name.as_str())),
         );
-        next.take_up_sightings(&moved)
+        next.take_over_samples(&moved)
     }
 
     pub(super) fn reader(&self) -> Reader<'_> {
@@ -245,9 +245,9 @@ impl InEffect {
     pub(super) fn reset_counters(&mut self, pins: &PinDirectory) -> Result<CountersReset, LoadError> {
         let limits = self.counted_in_all()?.limits;
         counts::clear(&pins.generations(), limits.clone())?;
-        let samples = self.ingress.sightings()?;
-        let zeros: Vec<_> = samples.into_iter().map(|(key, _)| (key, Sighted::default())).collect();
-        self.ingress.take_up_sightings(&zeros)?;
+        let samples = self.ingress.samples()?;
+        let zeros: Vec<_> = samples.into_iter().map(|(key, _)| (key, KeyStatistics::default())).collect();
+        self.ingress.take_over_samples(&zeros)?;
         self.baseline = Baseline { limits, ..Baseline::default() };
         let keys = self.reader().counted_by_key()?;
         self.baseline.keys = keys;

@@ -44,7 +44,7 @@ impl InEffect {
     }
 
     fn state_of(&self, device: &Interface) -> (Option<AttachMode>, InterfaceState) {
-        let on_it: Vec<_> = self.datapaths().map(|datapath| datapath.in_force_on(device)).collect();
+        let on_it: Vec<_> = self.datapaths().map(|datapath| datapath.in_effect_on(device)).collect();
         let attach = on_it.iter().flatten().next().map(|attached| attached.mode);
         let trouble = self.datapaths().find_map(|datapath| datapath.trouble_on(device.index));
         let state = match trouble {

@@ -96,7 +96,7 @@ fn the_text_is_what_a_parser_of_the_format_reads() {
 }
 
 #[test]
-fn a_config_that_was_not_put_in_force_is_seen() {
+fn a_config_that_was_not_put_in_effect_is_seen() {
     let mut documents = documents(7);
     let text = Exposition::new().unwrap().text(&documents).unwrap();
     assert_eq!(value(&text, "weir_config_last_reload_successful", &[]), Some(1.0));

@@ -77,8 +77,8 @@ impl Live {
         within: Option<PrefixKey>,
     ) -> Result<View, LoadError> {
         self.forget_if_unwatched();
-        let sightings = reader.datapaths().next().map(|datapath| datapath.sightings()).transpose()?.unwrap_or_default();
-        let (sampled, spans) = (samples::by_key(sightings), reader.spans());
+        let samples = reader.datapaths().next().map(|datapath| datapath.samples()).transpose()?.unwrap_or_default();
+        let (sampled, spans) = (samples::by_key(samples), reader.spans());
         let remembered = sampled.len() as u64;
         let mut candidates: Vec<Candidate> = Vec::with_capacity(sampled.len());
         for (key, samples) in sampled {

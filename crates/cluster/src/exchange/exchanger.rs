@@ -82,7 +82,7 @@ impl Exchanger {
             secret,
             ahead: None,
             health: Health::new(patience, boot_nanoseconds()),
-            standing: ExchangeState::Joining,
+            state: ExchangeState::Joining,
             events: Arc::clone(events),
             status: Arc::default(),
             cluster: cluster.clone(),
@@ -107,8 +107,8 @@ impl Exchanger {
 
     /// This host's share of each limit of the next config.
     pub fn shares<'a>(&self, config: &'a Config) -> impl Iterator<Item = (&'a str, EffectiveShare)> + use<'a> {
-        let in_force = self.held.in_force();
-        limits(config).map(move |name| (name, in_force))
+        let in_effect = self.held.in_effect();
+        limits(config).map(move |name| (name, in_effect))
     }
 
     /// Enforces the share again, since the limits may be new.
@@ -161,7 +161,7 @@ struct Worker {
     /// How far the store's clock is ahead of this host's.
     ahead: Option<u64>,
     health: Health,
-    standing: ExchangeState,
+    state: ExchangeState,
     events: Arc<EventLog>,
     status: Arc<Mutex<ClusterStatus>>,
 }
@@ -179,7 +179,7 @@ impl Worker {
             // The request's timeout bounds this wait.
             self.sync().await;
             self.tell();
-            if self.standing == ExchangeState::Exchanging {
+            if self.state == ExchangeState::Exchanging {
                 self.seen.save(self.peer.hosts(), boot_nanoseconds()).await;
             }
         }
@@ -198,7 +198,7 @@ impl Worker {
                 let answered = (self.now)();
                 self.adopt(secret);
                 self.answered(begun);
-                if self.standing != ExchangeState::Exchanging {
+                if self.state != ExchangeState::Exchanging {
                     self.exchange_again();
                 }
                 self.set_clock(&news, asked, answered);
@@ -208,13 +208,13 @@ impl Worker {
                 self.failed(&error);
                 let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
                 let silent = self.health.silent_for(boot_nanoseconds()) >= lease;
-                if silent && self.standing != ExchangeState::Alone {
-                    self.standing = ExchangeState::Alone;
+                if silent && self.state != ExchangeState::Alone {
+                    self.state = ExchangeState::Alone;
                     self.peer.forget();
                 }
             }
         }
-        if self.standing == ExchangeState::Alone {
+        if self.state == ExchangeState::Alone {
             // At every sync: a reload may have brought new limits.
             self.be_alone();
         }
@@ -223,7 +223,7 @@ impl Worker {
     fn cut(&mut self) -> Vec<(u64, bool, Vec<Cut>)> {
         let engine = self.held.engine.load();
         let (now, threshold) = ((self.now)(), self.peer.threshold());
-        let is_alone = self.standing == ExchangeState::Alone;
+        let is_alone = self.state == ExchangeState::Alone;
         let mut all: Vec<(u64, bool, Vec<Cut>)> = Vec::new();
         for (limit, multiplier, store) in engine.exchanged() {
             if is_alone {
@@ -330,7 +330,7 @@ impl Worker {
     }
 
     fn exchange_again(&mut self) {
-        self.standing = ExchangeState::Exchanging;
+        self.state = ExchangeState::Exchanging;
         self.held.enforce(EffectiveShare::WHOLE);
     }
 
@@ -349,14 +349,14 @@ impl Worker {
     fn leave_behind(&self) {
         let part = Share::one_of(self.peer.hosts());
         let takes_all = matches!(self.cluster.when_store_is_down, WhenStoreIsDown::Local | WhenStoreIsDown::Open);
-        if !takes_all && part < self.held.in_force().share {
+        if !takes_all && part < self.held.in_effect().share {
             self.held.enforce(EffectiveShare { share: part, is_open: false });
         }
     }
 
     fn answered(&mut self, begun: u64) {
         let away = self.health.silent_for(boot_nanoseconds());
-        if self.standing == ExchangeState::Exchanging && away >= Terms::lease_for(self.cluster.sync).as_nanos() as u64 {
+        if self.state == ExchangeState::Exchanging && away >= Terms::lease_for(self.cluster.sync).as_nanos() as u64 {
             let seconds = away as f64 / 1e9;
             tracing::warn!("cluster: no exchange for {seconds:.1} s: the other hosts removed this host meanwhile");
         }
@@ -397,7 +397,7 @@ impl Worker {
             hosts: self.peer.hosts(),
             ..health.status(&self.cluster)
         };
-        let share_from = match self.standing {
+        let share_from = match self.state {
             ExchangeState::Joining => "joining".to_owned(),
             ExchangeState::Exchanging => "keys".to_owned(),
             ExchangeState::Alone => self.cluster.when_store_is_down.to_string(),
@@ -423,7 +423,7 @@ impl Worker {
         for (limit, ..) in self.held.packets.exchanged() {
             let (exchanged, local) = self.peer.counts(series_number(&limit, PACKETS));
             status.limits.push(ClusterLimitStatus {
-                share: self.held.in_force().share.factor(),
+                share: self.held.in_effect().share.factor(),
                 name: limit,
                 mode: ClusterMode::Keys.to_string(),
                 share_from: share_from.clone(),

@@ -237,7 +237,7 @@ impl Series {
         }
     }
 
-    /// The settlements of the keys whose standing has changed.
+    /// The settlements of the keys whose peers' consumption has changed.
     pub fn settle(&mut self, me: HostNumber, round: Round) -> Vec<Settlement> {
         let has_windows = self.has_windows;
         let mut settlements = Vec::new();
@@ -247,21 +247,21 @@ impl Series {
             let (release, give_back, was_heard) = key.acknowledge(round.now, heard);
             key.is_heard = (key.is_heard || was_heard) && key.idle < FORGOTTEN && !key.is_local;
             let is_hot = key.is_told() || key.others().next().is_some();
-            let standing = key.standing(has_windows, me, round);
-            let is_same = key.settled == Some(standing) && (is_hot || !key.was_hot);
+            let peers = key.peers(has_windows, me, round);
+            let is_same = key.settled == Some(peers) && (is_hot || !key.was_hot);
             key.was_hot = is_hot;
             let charged_at = key.charged_at.take();
             if is_same && charge == 0 && give_back == 0 && release == 0 {
                 return is_hot || key.is_remembered(has_windows);
             }
-            key.settled = Some(standing);
+            key.settled = Some(peers);
             settlements.push(Settlement {
                 key: *number,
                 charge,
                 give_back,
                 charged_at,
                 release,
-                standing,
+                peers,
                 is_hot,
                 is_new: has_windows && !key.is_heard && key.others().next().is_none(),
             });
@@ -323,7 +323,7 @@ impl Key {
         (release, over, was_heard)
     }
 
-    fn standing(&self, has_windows: bool, me: HostNumber, round: Round) -> PeerConsumption {
+    fn peers(&self, has_windows: bool, me: HostNumber, round: Round) -> PeerConsumption {
         if self.is_local {
             return PeerConsumption::new(1.0, 0);
         }

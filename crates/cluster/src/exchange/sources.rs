@@ -15,7 +15,7 @@ use crate::packets::{Elsewhere, Packets, PacketsError};
 struct Source {
     passed: u64,
     refused: u64,
-    standing: PeerConsumption,
+    peers: PeerConsumption,
     is_hot: bool,
 }
 
@@ -51,7 +51,7 @@ impl Sources {
             let mut next = Source {
                 passed: source.passed,
                 refused: source.refused,
-                standing: before.map_or(PeerConsumption::new(1.0, 0), |before| before.standing),
+                peers: before.map_or(PeerConsumption::new(1.0, 0), |before| before.peers),
                 is_hot: before.is_some_and(|before| before.is_hot),
             };
             let is_busy = refused > 0
@@ -62,7 +62,7 @@ impl Sources {
             }
             next.is_hot |= is_busy;
             if next.is_hot && (spent > 0 || refused > 0) {
-                let over = next.standing.others(spent);
+                let over = next.peers.others(spent);
                 if over > 0 {
                     let units = i64::try_from(over).unwrap_or(i64::MAX);
                     charges.push(Elsewhere { source: source.number, units, ago: sync.as_nanos() as u64 });
@@ -100,7 +100,7 @@ impl Sources {
                 charges.push(Elsewhere { source: settlement.key, units: net, ago });
             }
             if let Some(source) = self.known.get_mut(&settlement.key) {
-                (source.standing, source.is_hot) = (settlement.standing, settlement.is_hot);
+                (source.peers, source.is_hot) = (settlement.peers, settlement.is_hot);
             }
         }
         packets.charge_beyond(limit, &charges)

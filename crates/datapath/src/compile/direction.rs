@@ -57,7 +57,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         }
     };
     let (rules_of_one, catalogue, most_rules) = rows.finish()?;
-    let rules_per_grade = rules_of_one.len() as u32;
+    let rules_per_multiplier = rules_of_one.len() as u32;
     let rules: Vec<Rule> = multipliers
         .multipliers()
         .flat_map(|multiplier| rules_of_one.iter().map(move |source| (source, multiplier)))
@@ -76,7 +76,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         groups: layout.fingerprint(),
         ring_words: groups.ring_words,
         most_rules,
-        rules_per_grade,
+        rules_per_multiplier,
         depth: depth(&own) as u32,
         spans_by: match (by_pair, ports.is_empty()) {
             (true, _) => SpansBy::Scope,

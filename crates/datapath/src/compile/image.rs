@@ -54,13 +54,13 @@ impl Image {
     /// The first row of rules for the multiplier of an entry.
     #[must_use]
     pub fn rules_of(&self, entry: PrefixEntry) -> u32 {
-        self.settings.scoping.multiplier(entry.grade()) * self.settings.rules_per_grade
+        self.settings.scoping.multiplier(entry.source_index()) * self.settings.rules_per_multiplier
     }
 
     /// Whether a limit applies to sources with this entry, on some interface.
     #[must_use]
     pub fn applies(&self, limit: usize, entry: PrefixEntry) -> bool {
-        let number = self.settings.scoping.source(entry.grade());
+        let number = self.settings.scoping.source(entry.source_index());
         self.limits_of_sources.get(number as usize).is_some_and(|limits| limits.contains(&limit))
     }
 

@@ -72,7 +72,7 @@ impl Multipliers {
         let entry = |(key, number): (PrefixKey, u32)| {
             let around = known_lengths.range(..=key.length).rev();
             let around = around.filter_map(|length| known.get(&key.cut(*length))).next().copied().unwrap_or_default();
-            (key, around.with_grade(around.grade() << source_bits | number))
+            (key, around.with_source_index(around.source_index() << source_bits | number))
         };
         Ok(numbered.into_iter().map(entry).collect())
     }

@@ -94,7 +94,7 @@ impl RuleSource {
         let burst = multiplier.units(self.burst).max(1);
         let costs = if self.unit == Unit::Bytes { Costs::Many } else { Costs::Single };
         let limiter = AnyLimiter::new(self.algorithm, rate, burst, costs, scale);
-        self.frame.with_parameters(self.algorithm, limiter.parameters()).made_swift()
+        self.frame.with_parameters(self.algorithm, limiter.parameters()).made_fast()
     }
 }
 

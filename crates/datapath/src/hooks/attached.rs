@@ -33,7 +33,7 @@ pub struct Attached {
 impl Attached {
     /// Whether the kernel reports its program on its hook.
     #[must_use]
-    pub fn is_in_force(&self, pins: &PinDirectory) -> bool {
+    pub fn is_in_effect(&self, pins: &PinDirectory) -> bool {
         match &self.link {
             Some(link) => link.info().is_ok_and(|now| now.interface == self.index && now.program == self.program),
             None => traffic_control::filter(pins, self.of).is_ok_and(|program| program == Some(self.program)),

@@ -29,7 +29,7 @@ pub struct Turn {
 impl Datapath {
     /// The attachment on an interface, if the kernel reports its program there with the limits of its present name.
     #[must_use]
-    pub fn in_force_on(&self, device: &Interface) -> Option<&Attached> {
+    pub fn in_effect_on(&self, device: &Interface) -> Option<&Attached> {
         // A program that is still attached may parse its frames wrongly.
         if self.trouble_on(device.index).is_some() {
             return None;
@@ -37,7 +37,7 @@ impl Datapath {
         let attached = self.attached.iter().find(|attached| attached.index == device.index)?;
         // Until a rename is followed, the limits of the previous name apply.
         let is_named = attached.interface == device.name || !self.image().interfaces.are_in_use();
-        (is_named && attached.is_in_force(&self.pins)).then_some(attached)
+        (is_named && attached.is_in_effect(&self.pins)).then_some(attached)
     }
 
     /// Why an interface could not be attached.
@@ -53,7 +53,7 @@ impl Datapath {
             || self.attached.iter().any(|attached| {
                 // A program that `agent detach` removed is not attached again.
                 let is_noted = attached.lost.is_some() && !self.pins.is_pinned(attached.of);
-                !is_noted && (attached.lost.is_some() || !attached.is_in_force(&self.pins))
+                !is_noted && (attached.lost.is_some() || !attached.is_in_effect(&self.pins))
             })
     }
 
@@ -103,7 +103,7 @@ impl Datapath {
         if let Some(attached) = place.and_then(|place| self.attached.get_mut(place)) {
             attached.interface.clone_from(&device.name);
             let is_as_before = device.link.as_ref() == Ok(&attached.frames);
-            if is_as_before && attached.is_in_force(&self.pins) {
+            if is_as_before && attached.is_in_effect(&self.pins) {
                 let was_lost = attached.lost.take().is_some();
                 return was_lost.then(|| turn(&device.name, true, "its program is attached again".to_owned()));
             }

@@ -22,7 +22,7 @@ use crate::hooks::hook::{Hook, HookOf};
 /// content.
 ///
 /// In the order in which a new table replaces an old one: `SOURCES`, which every program uses, is last.
-pub(crate) const SHARED_MAPS: [&str; 5] = ["TABLE", "LAYOUT", "RINGS", "SIGHTINGS", "SOURCES"];
+pub(crate) const SHARED_MAPS: [&str; 5] = ["TABLE", "LAYOUT", "RINGS", "SAMPLES", "SOURCES"];
 
 /// The map that all policies and tables share.
 pub(crate) const BANS: &str = "BANS";

@@ -170,7 +170,7 @@ impl PinDirectory {
     pub(crate) fn recover(&self) -> Result<(), LoadError> {
         self.adopt_old()?;
         if self.next().exists() {
-            if self.is_of_old_version_and_in_force() {
+            if self.is_of_old_version_and_in_effect() {
                 self.step(NEXT, DONE)?;
                 self.step(DONE, MOVED)?;
             } else {
@@ -182,8 +182,8 @@ impl PinDirectory {
 
     /// Whether a hook runs a program of a change in progress of an older version, which pinned no programs for a
     /// rollback.
-    fn is_of_old_version_and_in_force(&self) -> bool {
-        let in_force = self.hooks().programs();
+    fn is_of_old_version_and_in_effect(&self) -> bool {
+        let in_effect = self.hooks().programs();
         let pinned = fs::read_dir(self.next()).into_iter().flatten().filter_map(Result::ok);
         let of_old = pinned.filter(|entry| {
             let name = entry.file_name();
@@ -191,14 +191,14 @@ impl PinDirectory {
         });
         let programs: Vec<_> = of_old.map(|entry| entry.path()).collect();
         let id = |path: &PathBuf| link::program_id(link::open(path).ok()?.as_fd()).ok();
-        let is_in_force = programs.iter().filter_map(id).any(|program| in_force.contains(&program));
-        if is_in_force {
+        let is_in_effect = programs.iter().filter_map(id).any(|program| in_effect.contains(&program));
+        if is_in_effect {
             // They are not used in the directory itself.
             for path in programs {
                 let _ = link::remove(&path);
             }
         }
-        is_in_force
+        is_in_effect
     }
 }
 

@@ -53,7 +53,7 @@ impl Rows {
             new.action,
             new.opens_key,
             new.closes_key,
-            new.is_swift,
+            new.is_fast,
         ];
         let interval = (INTERVAL, new.interval);
         let most = (MOST, new.most);

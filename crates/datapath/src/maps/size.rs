@@ -3,7 +3,7 @@
 use crate::compile::Image;
 
 /// The most keys with sampled statistics.
-pub(crate) const SIGHTINGS: u32 = 16_384;
+pub(crate) const SAMPLES: u32 = 16_384;
 
 /// The most prefixes that can be banned.
 pub const MOST_BANS: u32 = 1 << 20;

@@ -1,6 +1,6 @@
 //! The kernel memory of a policy's maps, computed like the kernel's `map_mem_usage` (Linux 6.4).
 
-use common::counters::{Counters, SampleQuota, Sighted, TableCounters};
+use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::key::Key;
 use common::own::{MOST_OWN, OwnKey};
@@ -10,10 +10,10 @@ use common::rule::Rule;
 use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
 use common::table::ELEMENT_WORDS;
-use common::throttle::Hearing;
+use common::throttle::PacketState;
 
 use crate::compile::Image;
-use crate::maps::size::{RING_BYTES, SIGHTINGS, TEXT_CHUNK, interfaces};
+use crate::maps::size::{RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -50,7 +50,7 @@ pub fn table(settings: &Settings) -> u64 {
     let rings = (u64::from(settings.shape.all_slots()) * u64::from(settings.ring_words)).max(1);
     mapped(u64::from(settings.shape.elements()), ELEMENT_WORDS as usize * size_of::<u64>())
         + mapped(rings, size_of::<u64>())
-        + hash(u64::from(SIGHTINGS), size_of::<Key>(), size_of::<Sighted>())
+        + hash(u64::from(SAMPLES), size_of::<Key>(), size_of::<KeyStatistics>())
         + array(1, size_of::<TableIdentity>())
         + array(1, TEXT_CHUNK)
 }
@@ -78,7 +78,7 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         + mapped(1, size_of::<Runtime>())
         + per_cpu(u64::from(image.counters()), size_of::<Counters>(), cpus)
         + per_cpu(1, size_of::<TableCounters>(), cpus)
-        + per_cpu(1, size_of::<Hearing>(), cpus)
+        + per_cpu(1, size_of::<PacketState>(), cpus)
         + per_cpu(1, size_of::<Reply>(), cpus)
         + per_cpu(1, size_of::<u64>(), cpus)
         + per_cpu(1, size_of::<SampleQuota>(), cpus)

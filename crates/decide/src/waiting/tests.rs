@@ -208,82 +208,82 @@ proptest! {
         if lines.contains("sliding-log") {
             config.decide.limits[0].rates.rate.per_nanoseconds -= 1;
         }
-        let mut desk = Harness::under(&config);
-        prop_assert_eq!(desk.engine.limits[0].stores[0].tiers(), &tiers[..]);
+        let mut harness = Harness::under(&config);
+        prop_assert_eq!(harness.engine.limits[0].stores[0].tiers(), &tiers[..]);
         let mut model =
             Model { tiers, words: BTreeMap::new(), queues: BTreeMap::new(), told: BTreeMap::new(), now: SECOND };
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Ask { key, cost, wait } => {
-                    desk.ask(number, &question(&key.to_string(), cost, wait));
+                    harness.ask(number, &question(&key.to_string(), cost, wait));
                     model.ask(number, key, cost, wait);
                 }
                 Step::Leave(number) => {
-                    desk.leave(number);
+                    harness.leave(number);
                     model.leave(number);
                     // The thread does this at once.
-                    let waiting = Arc::clone(desk.engine.waiting());
-                    waiting.lock().serve(&desk.engine, desk.now);
-                    desk.hear();
+                    let waiting = Arc::clone(harness.engine.waiting());
+                    waiting.lock().serve(&harness.engine, harness.now);
+                    harness.hear();
                 }
                 Step::Pass(milliseconds) => {
                     for _ in 0..milliseconds {
-                        desk.advance();
+                        harness.advance();
                         model.advance();
                     }
                 }
             }
-            prop_assert_eq!(&desk.told, &model.told);
+            prop_assert_eq!(&harness.told, &model.told);
             let in_line: usize = model.queues.values().map(Vec::len).sum();
-            prop_assert_eq!(desk.engine.waiting().len(), in_line);
-            prop_assert_eq!(desk.engine.limits[0].line.status().waiting, in_line as u64);
+            prop_assert_eq!(harness.engine.waiting().len(), in_line);
+            prop_assert_eq!(harness.engine.limits[0].line.status().waiting, in_line as u64);
         }
     }
 }
 
 #[test]
 fn the_line_is_bounded_per_key_and_in_all_and_counted() {
-    let mut desk = Harness::new("rate = \"1/s\"\nburst = 1");
+    let mut harness = Harness::new("rate = \"1/s\"\nburst = 1");
     for (number, user) in ["a", "a", "a", "a", "a", "b", "b", "b", "b"].into_iter().enumerate() {
-        desk.ask(number, &question(user, 1, 60_000));
+        harness.ask(number, &question(user, 1, 60_000));
     }
     // One of each passes; three requests of a would exceed the wait; two of b make five in total.
-    assert_eq!(desk.told.values().filter(|(allowed, _)| *allowed).count(), 2);
-    let status = desk.engine.limits[0].line.status();
+    assert_eq!(harness.told.values().filter(|(allowed, _)| *allowed).count(), 2);
+    let status = harness.engine.limits[0].line.status();
     assert_eq!((status.waiting, status.full), (5, 2));
-    desk.leave(1);
-    desk.ask(20, &question("b", 1, 60_000));
-    let status = desk.engine.limits[0].line.status();
+    harness.leave(1);
+    harness.ask(20, &question("b", 1, 60_000));
+    let status = harness.engine.limits[0].line.status();
     assert_eq!((status.waiting, status.left, status.full), (5, 1, 2));
 }
 
 #[test]
 fn nobody_overtakes_and_who_cannot_in_time_is_refused_at_once() {
-    let mut desk = Harness::new("rate = \"10/s\"\nburst = 10");
-    desk.ask(0, &question("a", 10, 0));
-    desk.ask(1, &question("a", 5, 1_000));
-    (0..100).for_each(|_| desk.advance());
+    let mut harness = Harness::new("rate = \"10/s\"\nburst = 10");
+    harness.ask(0, &question("a", 10, 0));
+    harness.ask(1, &question("a", 5, 1_000));
+    (0..100).for_each(|_| harness.advance());
     // There is one credit, and the request ahead takes it.
-    desk.ask(2, &question("a", 1, 0));
-    desk.ask(3, &question("a", 1, 499));
-    desk.ask(4, &question("a", 1, 500));
-    let at = desk.now;
+    harness.ask(2, &question("a", 1, 0));
+    harness.ask(3, &question("a", 1, 499));
+    harness.ask(4, &question("a", 1, 500));
+    let at = harness.now;
     assert_eq!(
-        (desk.told.get(&2), desk.told.get(&3), desk.told.get(&4)),
+        (harness.told.get(&2), harness.told.get(&3), harness.told.get(&4)),
         (Some(&(false, at)), Some(&(false, at)), None)
     );
-    let charge = desk.engine.understand(&[question("a", 1, 0)]).unwrap()[0];
-    let lines = desk.engine.waiting().lock();
-    let refused = desk.engine.behind(&lines, &charge, desk.now).unwrap();
+    let charge = harness.engine.understand(&[question("a", 1, 0)]).unwrap()[0];
+    let lines = harness.engine.waiting().lock();
+    let refused = harness.engine.behind(&lines, &charge, harness.now).unwrap();
     // After five units of the first and one of the second.
     assert_eq!(refused.outcome.retry_after, Some(Duration::from_millis(600)));
     assert_eq!(refused.outcome.remaining, 0);
     drop(lines);
     // Nor does a request that charges several limits.
-    assert!(!desk.engine.settle_all(&[charge], desk.now)[0].allowed);
-    (0..500).for_each(|_| desk.advance());
+    assert!(!harness.engine.settle_all(&[charge], harness.now)[0].allowed);
+    (0..500).for_each(|_| harness.advance());
     assert_eq!(
-        (desk.told.get(&1), desk.told.get(&4)),
+        (harness.told.get(&1), harness.told.get(&4)),
         (Some(&(true, at + 400 * MILLISECOND)), Some(&(true, at + 500 * MILLISECOND)))
     );
 }

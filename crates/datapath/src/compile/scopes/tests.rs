@@ -37,7 +37,7 @@ impl Scopes for Loaded<'_> {
     }
 
     fn rules_of_multiplier(&self) -> u32 {
-        self.0.settings.rules_per_grade
+        self.0.settings.rules_per_multiplier
     }
 }
 
@@ -52,14 +52,14 @@ fn compiled(image: &Image, address: IpAddr, interface: &str, protocol: Protocol,
         2 => {
             let packet = ScopedPacket::new(index);
             let packet = if has_port { packet.with_port(port) } else { packet };
-            (find(&Loaded(image, interface), entry.grade(), 1, packet), image.rules_of(entry))
+            (find(&Loaded(image, interface), entry.source_index(), 1, packet), image.rules_of(entry))
         }
         1 if has_port => (PortSpans::unpack(image.ports[usize::from(port)].packed[index]), 0),
         _ => (settings.spans[index], 0),
     };
     let rows = span.first..span.first + span.count;
     let limits = rows.map(|row| image.catalogue[(row - if span.count > 0 { first } else { 0 }) as usize].limit);
-    (limits.collect(), settings.scoping.multiplier(entry.grade()))
+    (limits.collect(), settings.scoping.multiplier(entry.source_index()))
 }
 
 /// The same by evaluating the config.

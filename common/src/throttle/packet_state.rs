@@ -22,7 +22,7 @@ pub(super) struct Opened {
     /// 0: the slot is the key's own; else it is the cell with this index, counted from 1.
     pub(super) shared: u32,
     /// 1: the key has no slot yet and requests one.
-    pub(super) asks: u32,
+    pub(super) wants_slot: u32,
     _pad: u32,
 }
 
@@ -30,7 +30,7 @@ impl Opened {
     /// The key's own slot.
     #[inline(always)]
     pub(super) const fn own(slot: Slot) -> Self {
-        Self { slot, is_reserved: 0, is_refused: 0, home: slot.set, shared: 0, asks: 0, _pad: 0 }
+        Self { slot, is_reserved: 0, is_refused: 0, home: slot.set, shared: 0, wants_slot: 0, _pad: 0 }
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Charged {
 /// The working state of a packet with several rules.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct Hearing {
+pub struct PacketState {
     pub(super) subject: Subject,
     pub(super) span: RuleSpan,
     pub(super) now: Ticks,
@@ -63,8 +63,8 @@ pub struct Hearing {
     pub(super) charges: [Charged; MAX_RULES as usize],
 }
 
-impl Hearing {
-    /// The packet and its rules, as passed to [`Hearing::begin`].
+impl PacketState {
+    /// The packet and its rules, as passed to [`PacketState::begin`].
     #[inline(always)]
     #[must_use]
     pub fn case(&self) -> (RuleSpan, Subject) {

@@ -5,10 +5,10 @@
 
 use super::charge::{swap, swap_bucket};
 use super::counting::{passed, passed_in, refuse, refuse_in};
-use super::hearing::{Charged, Hearing, Opened};
 use super::host::{Host, Outcome};
+use super::packet_state::{Charged, Opened, PacketState};
 use super::slot::Slot;
-use super::slow::{charge_or_take_back, judge_by_bucket};
+use super::slow::{charge_or_take_back, evaluate_by_bucket};
 use super::steps::Steps;
 use super::verdict::{Passage, Verdict};
 use crate::limiter::{Charge, Swap};
@@ -31,44 +31,44 @@ const MOST_RULES: u32 = 8;
 
 /// The verdict on a packet whose rules can all be evaluated on the fast path; else `None`.
 #[inline(always)]
-pub(super) fn judge_swiftly<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
+pub(super) fn evaluate_on_fast_path<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
     if span.count == 1 {
-        return judge_by_one(host, span, subject);
+        return evaluate_by_one(host, span, subject);
     }
     if span.count > MOST_RULES || host.most_rules() <= 1 {
         return None;
     }
-    let mut hearing = host.hearing()?;
+    let mut packet_state = host.packet_state()?;
     // The verifier loses its knowledge of the packet here: the values come back from memory, after a call that might
     // have changed them.
-    hearing.begin(span, subject, 0);
-    hearing.now = host.now();
+    packet_state.begin(span, subject, 0);
+    packet_state.now = host.now();
     if span.count == 2 {
         let (one, other) = (host.rule(span.first)?, host.rule(span.first + 1)?);
         if one.is_bucket() && other.is_bucket() && other.opens_key == 0 {
-            return judge_by_two_buckets(host, &mut hearing, one, other);
+            return evaluate_by_two_buckets(host, &mut packet_state, one, other);
         }
     }
-    match look_at_all(host, &mut hearing)? {
-        0 => charge_all(host, &mut hearing),
+    match look_at_all(host, &mut packet_state)? {
+        0 => charge_all(host, &mut packet_state),
         refused_by => Some(Verdict::Refuse(refused_by - 1)),
     }
 }
 
 /// With one rule, the charge is the check. Room for a new key is made without another look-up.
 #[inline(always)]
-fn judge_by_one<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
+fn evaluate_by_one<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option<Verdict> {
     let index = span.first;
     let rule = host.rule(index)?;
     let key = rule.key_of(subject);
-    let place = Slot::yet_to_be(host, &key);
+    let place = Slot::for_new(host, &key);
     let set = host.set(place.set)?;
     let slot = place.found_in(host, set);
     if !slot.exists() && rule.is_bucket() {
-        return Some(judge_by_bucket(host, span, subject, 1));
+        return Some(evaluate_by_bucket(host, span, subject, 1));
     }
     let now = host.now();
-    match glance(host, set, rule, slot, now, rule.cost_of(subject.size)) {
+    match peek(host, set, rule, slot, now, rule.cost_of(subject.size)) {
         Glance::Conforms { word, from, to } => {
             if set.compare_exchange(word, from, to) != from {
                 return None;
@@ -88,16 +88,21 @@ fn judge_by_one<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Option
 /// With two buckets on one key, the usual case of several rules: its set is looked up once, and the first result needs
 /// no memory.
 #[inline(always)]
-fn judge_by_two_buckets<H: Steps>(host: &H, hearing: &mut Hearing, one: &Rule, other: &Rule) -> Option<Verdict> {
-    let first = hearing.span.first;
-    let size = hearing.subject.size;
-    let place = Slot::yet_to_be(host, &one.key_of(&hearing.subject));
+fn evaluate_by_two_buckets<H: Steps>(
+    host: &H,
+    packet_state: &mut PacketState,
+    one: &Rule,
+    other: &Rule,
+) -> Option<Verdict> {
+    let first = packet_state.span.first;
+    let size = packet_state.subject.size;
+    let place = Slot::for_new(host, &one.key_of(&packet_state.subject));
     let set = host.set(place.set)?;
     let slot = place.found_in(host, set);
-    if one.is_swift == 0 || other.is_swift == 0 || !slot.exists() {
+    if one.is_fast == 0 || other.is_fast == 0 || !slot.exists() {
         return None;
     }
-    let now = hearing.now;
+    let now = packet_state.now;
     // One exit for both refusals: a second copy of the code would exceed the stack.
     let (refusing, index) = match glance_at_bucket(host, set, one, slot, now, one.cost_of(size)) {
         Glance::Conforms { word, from, to } => {
@@ -107,13 +112,13 @@ fn judge_by_two_buckets<H: Steps>(host: &H, hearing: &mut Hearing, one: &Rule, o
                         return None;
                     }
                     if set.compare_exchange(other_word, other_from, other_to) == other_from {
-                        passed_in(host, set, other, slot, other.key_of(&hearing.subject), size);
+                        passed_in(host, set, other, slot, other.key_of(&packet_state.subject), size);
                     } else {
                         // Another CPU was faster with the second rule.
                         let charge = Charge::done(to);
-                        *hearing.charges.get_mut(0)? = Charged { slot, charge, from, to, word, _pad: 0 };
-                        hearing.open = Opened::own(slot);
-                        if !charge_or_take_back(host, hearing, 1) {
+                        *packet_state.charges.get_mut(0)? = Charged { slot, charge, from, to, word, _pad: 0 };
+                        packet_state.open = Opened::own(slot);
+                        if !charge_or_take_back(host, packet_state, 1) {
                             return Some(Verdict::Refuse(first + 1));
                         }
                     }
@@ -127,31 +132,38 @@ fn judge_by_two_buckets<H: Steps>(host: &H, hearing: &mut Hearing, one: &Rule, o
         Glance::Refused => (one, first),
         Glance::Unclear => return None,
     };
-    refuse(host, refusing, slot, refusing.key_of(&hearing.subject), size, now);
+    refuse(host, refusing, slot, refusing.key_of(&packet_state.subject), size, now);
     Some(Verdict::Refuse(index))
 }
 
 /// Records the change of each rule. Returns the index of the rule that refuses, plus one; 0 if all conform.
 #[inline(always)]
-fn look_at_all<H: Steps>(host: &H, hearing: &mut Hearing) -> Option<u32> {
+fn look_at_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<u32> {
     let mut slot = Slot::default();
     for nth in 0..MOST_RULES {
-        if nth >= hearing.span.count || nth >= host.most_rules() {
+        if nth >= packet_state.span.count || nth >= host.most_rules() {
             break;
         }
-        let index = hearing.span.first + nth;
+        let index = packet_state.span.first + nth;
         let rule = host.rule(index)?;
         if rule.opens_key != 0 {
-            slot = Slot::of(host, &rule.key_of(&hearing.subject));
+            slot = Slot::of(host, &rule.key_of(&packet_state.subject));
         }
         let set = host.set(slot.set)?;
-        match glance(host, set, rule, slot, hearing.now, rule.cost_of(hearing.subject.size)) {
+        match peek(host, set, rule, slot, packet_state.now, rule.cost_of(packet_state.subject.size)) {
             Glance::Conforms { word, from, to } => {
-                let noted = hearing.charges.get_mut(nth as usize)?;
+                let noted = packet_state.charges.get_mut(nth as usize)?;
                 *noted = Charged { slot, charge: Charge::done(to), from, to, word, _pad: 0 };
             }
             Glance::Refused => {
-                refuse(host, rule, slot, rule.key_of(&hearing.subject), hearing.subject.size, hearing.now);
+                refuse(
+                    host,
+                    rule,
+                    slot,
+                    rule.key_of(&packet_state.subject),
+                    packet_state.subject.size,
+                    packet_state.now,
+                );
                 return Some(index + 1);
             }
             Glance::Unclear => return None,
@@ -162,32 +174,32 @@ fn look_at_all<H: Steps>(host: &H, hearing: &mut Hearing) -> Option<u32> {
 
 /// Makes the recorded changes. If another CPU is faster with a state, the slow path charges that rule.
 #[inline(always)]
-fn charge_all<H: Steps>(host: &H, hearing: &mut Hearing) -> Option<Verdict> {
+fn charge_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<Verdict> {
     for nth in 0..MOST_RULES {
-        if nth >= hearing.span.count || nth >= host.most_rules() {
+        if nth >= packet_state.span.count || nth >= host.most_rules() {
             break;
         }
-        let noted = hearing.charges.get(nth as usize)?;
-        let index = hearing.span.first + nth;
+        let noted = packet_state.charges.get(nth as usize)?;
+        let index = packet_state.span.first + nth;
         if host.set(noted.slot.set)?.compare_exchange(noted.word, noted.from, noted.to) == noted.from {
             let rule = host.rule(index)?;
             if rule.closes_key != 0 {
-                passed(host, rule, noted.slot, rule.key_of(&hearing.subject), hearing.subject.size);
+                passed(host, rule, noted.slot, rule.key_of(&packet_state.subject), packet_state.subject.size);
             }
             continue;
         }
-        hearing.open = Opened::own(noted.slot);
-        if !charge_or_take_back(host, hearing, nth) {
+        packet_state.open = Opened::own(noted.slot);
+        if !charge_or_take_back(host, packet_state, nth) {
             return Some(Verdict::Refuse(index));
         }
     }
-    host.count(host.rule(hearing.span.first)?.counter, Outcome::Passed, hearing.subject.size);
+    host.count(host.rule(packet_state.span.first)?.counter, Outcome::Passed, packet_state.subject.size);
     Some(Verdict::Pass(Passage::FREE))
 }
 
 #[inline(always)]
-fn glance<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
-    if rule.is_swift == 0 || !slot.exists() {
+fn peek<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Glance {
+    if rule.is_fast == 0 || !slot.exists() {
         return Glance::Unclear;
     }
     weigh(rule, slot, swap(host, set, rule, slot, now, cost))

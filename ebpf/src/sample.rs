@@ -1,34 +1,41 @@
 //! Samples of keys for display, and events about them.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use common::counters::{SampleKey, Sighted};
+use common::counters::{KeyStatistics, SampleKey};
 use common::event::Event;
 use common::key::Key;
-use common::throttle::{Outcome, Sighting};
+use common::throttle::{Outcome, Sample};
 
 use crate::atomics;
 use crate::clock;
-use crate::maps::{EVENTS, EVENTS_LOST, SAMPLE_QUOTA, SIGHTINGS};
+use crate::maps::{EVENTS, EVENTS_LOST, SAMPLE_QUOTA, SAMPLES};
 
-/// A kind of sample in [`weir_sight`], besides the verdicts of an event.
+/// A kind of sample in [`weir_sample`], besides the verdicts of an event.
 const PASSED: u32 = 0;
 const _: () = assert!(Event::THROTTLED < 4 && Event::WOULD_THROTTLE < 4, "two bits hold them");
 
 /// The initial sample of a key. Not on the stack, which has no room for it.
-static UNSEEN: Sighted =
-    Sighted { passed: 0, refused: 0, would_refuse: 0, refused_at: 0, would_refuse_at: 0, seen_at: 0, told_at: 0 };
+static UNSEEN: KeyStatistics = KeyStatistics {
+    passed: 0,
+    refused: 0,
+    would_refuse: 0,
+    refused_at: 0,
+    would_refuse_at: 0,
+    seen_at: 0,
+    reported_at: 0,
+};
 
 /// Samples packets of a key, by verdict and states.
 #[inline(always)]
-pub fn sight(sighting: &Sighting<'_>) {
-    let Sighting { rule, key, .. } = sighting;
-    let (outcome, entry) = match sighting.outcome {
+pub fn sample(sample: &Sample<'_>) {
+    let Sample { rule, key, .. } = sample;
+    let (outcome, entry) = match sample.outcome {
         Outcome::Passed => (PASSED, SampleKey::passed(key.group, rule.closes_key)),
         Outcome::WouldThrottle => (Event::WOULD_THROTTLE, SampleKey::refused(key.group, rule.position)),
         _ => (Event::THROTTLED, SampleKey::refused(key.group, rule.position)),
     };
-    let what = u64::from(sighting.weight) << 8 | u64::from(sighting.rest & 63) << 2 | u64::from(outcome);
-    weir_sight(key.hi, key.lo, u64::from(key.extra) << 32 | u64::from(entry.0), rule.counter, what);
+    let what = u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
+    weir_sample(key.hi, key.lo, u64::from(key.extra) << 32 | u64::from(entry.0), rule.counter, what);
 }
 
 /// Whether this CPU may take another sample of a key with a first refusal in a while.
@@ -41,54 +48,54 @@ pub fn may_sample(nanoseconds: u64) -> bool {
 /// Only one packet in 64 of a key needs this function, so it is separate from the others' path.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_sight(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> u32 {
+extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> u32 {
     let (outcome, rest, weight) = (what as u32 & 3, what >> 2 & 63, what >> 8);
     // On this function's stack, since kernels such as 6.1 accept no memory of a caller as a map's key.
     let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
     let now = clock::nanoseconds();
-    let mut sighted = SIGHTINGS.get_ptr_mut(key);
-    if sighted.is_none() {
+    let mut statistics = SAMPLES.get_ptr_mut(key);
+    if statistics.is_none() {
         // Another CPU may have been first, and its value is kept. If the map is full of keys that are being read, this
         // one is not sampled.
-        let unseen: &Sighted = &UNSEEN;
-        let _ = SIGHTINGS.insert(key, unseen, BPF_NOEXIST.into());
-        sighted = SIGHTINGS.get_ptr_mut(key);
+        let unseen: &KeyStatistics = &UNSEEN;
+        let _ = SAMPLES.insert(key, unseen, BPF_NOEXIST.into());
+        statistics = SAMPLES.get_ptr_mut(key);
     }
-    let Some(sighted) = sighted else { return 0 };
+    let Some(statistics) = statistics else { return 0 };
     // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key simultaneously may
     // lose a count, which is only for display.
-    let sighted = unsafe { &mut *sighted };
-    sighted.seen_at = now;
+    let statistics = unsafe { &mut *statistics };
+    statistics.seen_at = now;
     let total = match outcome {
         PASSED => {
-            sighted.passed += weight;
+            statistics.passed += weight;
             return 0;
         }
         Event::WOULD_THROTTLE => {
-            sighted.would_refuse += weight;
-            sighted.would_refuse_at = now;
-            sighted.would_refuse
+            statistics.would_refuse += weight;
+            statistics.would_refuse_at = now;
+            statistics.would_refuse
         }
         _ => {
-            sighted.refused += weight;
-            sighted.refused_at = now;
-            sighted.refused
+            statistics.refused += weight;
+            statistics.refused_at = now;
+            statistics.refused
         }
     };
-    tell(key, sighted, total + rest, rule, outcome);
+    report(key, statistics, total + rest, rule, outcome);
     0
 }
 
 /// Writes a record if this key's last one is old enough. If there is no room for it, the loss is counted.
 #[inline(never)]
-fn tell(key: &Key, sighted: &mut Sighted, count: u64, rule: u32, outcome: u32) {
-    let (told_at, now) = (sighted.told_at, sighted.seen_at);
-    if !Event::is_due(told_at, now) {
+fn report(key: &Key, statistics: &mut KeyStatistics, count: u64, rule: u32, outcome: u32) {
+    let (reported_at, now) = (statistics.reported_at, statistics.seen_at);
+    if !Event::is_due(reported_at, now) {
         return;
     }
     // Of several CPUs at the same instant, one writes the record.
     // SAFETY: a word of a map's value.
-    if unsafe { atomics::compare_exchange(&raw mut sighted.told_at, told_at, now) } != told_at {
+    if unsafe { atomics::compare_exchange(&raw mut statistics.reported_at, reported_at, now) } != reported_at {
         return;
     }
     let Some(mut record) = EVENTS.reserve(0) else {

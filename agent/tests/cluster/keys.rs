@@ -202,9 +202,10 @@ fn a_thousand_hot_keys_of_ten_thousand_have_one_limit_each() {
     // A key is asked for by each host once in 0.8 s: each may pass the last unit before it has heard of the others.
     let unheard = (HOSTS - 1) as f64;
     assert!(mean <= 1.1 * limit && *most as f64 <= 1.1 * limit + unheard, "{mean} of {limit}, at most {most}");
+    // It may also leave the last unit to others, which do not use it.
     let lost = late.as_secs_f64() / HOSTS as f64;
     assert!(
-        mean >= 0.9 * limit - lost && *least as f64 >= 0.9 * limit - lost - 1.0,
+        mean >= 0.9 * limit - lost && *least as f64 >= 0.9 * limit - lost - unheard,
         "{mean} of {limit}, at least {least}"
     );
     for host in &fleet {

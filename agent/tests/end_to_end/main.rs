@@ -48,6 +48,51 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// A test and its name.
 type Test = (&'static str, fn());
 
+/// Set by `cargo xtask vm --quick`.
+const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
+/// What another kernel may enforce in another way: run on each kernel that is tested.
+const ON_KERNELS: [&[Test]; 21] = [
+    limits::TESTS,
+    keys::TESTS,
+    hooks::TESTS,
+    weights::TESTS,
+    interfaces::TESTS,
+    actions::TESTS,
+    bans::TESTS,
+    essential::TESTS,
+    flood::TESTS,
+    fragments::TESTS,
+    life::TESTS,
+    reload::TESTS,
+    replies::TESTS,
+    survive::TESTS,
+    counting::TESTS,
+    neighbours::TESTS,
+    safety::TESTS,
+    scopes::TESTS,
+    stacked::TESTS,
+    reboot::TESTS,
+    memory::TESTS,
+];
+/// What the agent does with it, the same on every kernel.
+const ON_ANY_KERNEL: [&[Test]; 15] = [
+    log::TESTS,
+    elastic::TESTS,
+    recipes::TESTS,
+    instants::TESTS,
+    escalation::TESTS,
+    events::TESTS,
+    top::TESTS,
+    tour::TESTS,
+    start::TESTS,
+    trials::TESTS,
+    metrics::TESTS,
+    reading::TESTS,
+    offenders::TESTS,
+    operations::TESTS,
+    members::TESTS,
+];
+
 /// Spreads tests that run one at a time among the others, so that none has a thread while it waits for its turn.
 fn spread(mut tests: Vec<&'static Test>, one_at_a_time: &'static [Test]) -> Vec<&'static Test> {
     let count = tests.len();
@@ -70,44 +115,10 @@ fn main() {
         None => "the refusal of kernels before Linux 5.15, since this one is newer",
     };
     eprintln!("skipped: {reason}");
-    let rooms = [
-        limits::TESTS,
-        log::TESTS,
-        keys::TESTS,
-        elastic::TESTS,
-        hooks::TESTS,
-        weights::TESTS,
-        recipes::TESTS,
-        interfaces::TESTS,
-        instants::TESTS,
-        actions::TESTS,
-        bans::TESTS,
-        escalation::TESTS,
-        essential::TESTS,
-        events::TESTS,
-        top::TESTS,
-        tour::TESTS,
-        flood::TESTS,
-        fragments::TESTS,
-        life::TESTS,
-        reload::TESTS,
-        replies::TESTS,
-        survive::TESTS,
-        counting::TESTS,
-        neighbours::TESTS,
-        safety::TESTS,
-        scopes::TESTS,
-        start::TESTS,
-        trials::TESTS,
-        stacked::TESTS,
-        reboot::TESTS,
-        metrics::TESTS,
-        reading::TESTS,
-        offenders::TESTS,
-        operations::TESTS,
-        memory::TESTS,
-        members::TESTS,
-    ];
+    let mut rooms = ON_KERNELS.to_vec();
+    if std::env::var_os(ON_KERNELS_ONLY).is_none() {
+        rooms.extend(ON_ANY_KERNEL);
+    }
     let has_fq = obstacle.is_none() && support::has_fq();
     if !has_fq {
         eprintln!("skipped: what takes the queueing discipline fq, which this kernel does not have");

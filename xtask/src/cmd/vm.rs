@@ -50,6 +50,9 @@ pub struct Arguments {
     /// With --systemd, use these guests, as in bookworm,trixie.
     #[arg(long, value_delimiter = ',', value_name = "NAMES", requires = "systemd")]
     guest: Vec<String>,
+    /// Leave out end-to-end tests that no kernel makes a difference to.
+    #[arg(long, conflicts_with = "systemd")]
+    quick: bool,
     /// Package an agent that is built faster and runs slower; for work on tests.
     #[arg(long, requires = "systemd")]
     debug: bool,
@@ -74,7 +77,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
     let built = build::all(&workspace, &toolchain, Profile::Release)?;
-    let programs = build_tests(&workspace, &built, chosen)?;
+    let mut programs = build_tests(&workspace, &built, chosen)?;
+    if arguments.quick {
+        programs.iter_mut().for_each(|(_, program)| program.variables.push("WEIR_ON_KERNELS_ONLY=1"));
+    }
 
     let mut report = Report::default();
     for release in releases {
@@ -201,7 +207,7 @@ fn build_tests(workspace: &Workspace, built: &Built, chosen: Vec<Chosen>) -> Res
     let program = |Chosen { test, arguments }| {
         let found = built.iter().find(|program| program.is_integration && program.target == test);
         let path = found.with_context(|| format!("cargo built no test named {test}"))?.path.clone();
-        Ok((test, Program { path, arguments }))
+        Ok((test, Program { path, arguments, variables: Vec::new() }))
     };
     chosen.into_iter().map(program).collect()
 }

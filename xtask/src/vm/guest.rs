@@ -26,6 +26,8 @@ pub struct Program {
     /// The binary, which is copied with its shared libraries.
     pub path: PathBuf,
     pub arguments: Vec<OsString>,
+    /// For its environment, as in `NAME=1`.
+    pub variables: Vec<&'static str>,
 }
 
 /// The files of a guest.
@@ -62,10 +64,9 @@ impl Guest {
         guest.add("etc/group", Node::File(GROUPS.to_vec()));
         guest.add_program(agent, "usr/bin/agent")?;
         guest.add_program(&program.path, "program")?;
-        guest.add(
-            "environment",
-            Node::File(environment("WEIR_AGENT=/usr/bin/agent WEIR_VM=1", &program.arguments)?.into_bytes()),
-        );
+        let variables = ["WEIR_AGENT=/usr/bin/agent", "WEIR_VM=1"].into_iter().chain(program.variables.iter().copied());
+        let variables = variables.collect::<Vec<_>>().join(" ");
+        guest.add("environment", Node::File(environment(&variables, &program.arguments)?.into_bytes()));
         guest.add("init", Node::File(INIT.to_vec()));
         Ok(guest)
     }

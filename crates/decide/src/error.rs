@@ -1,28 +1,7 @@
-//! Questions: the client's address, and errors.
+//! Errors of requests.
 
-use std::net::IpAddr;
-
-use api::decide::Question;
 use config::FormulaError;
-use config::request_key::{SOURCE, entry_name};
 use thiserror::Error;
-
-/// The client's address from `source` or the key; IPv4-mapped as IPv4.
-pub(super) fn address(question: &Question) -> Result<Option<IpAddr>, DecideError> {
-    let mut in_key = None;
-    for (_, text) in question.key.iter().filter(|(entry, _)| entry_name(entry) == SOURCE) {
-        let address = text.parse::<IpAddr>().map_err(|_| DecideError::Source(text.clone()))?.to_canonical();
-        match in_key.replace(address) {
-            Some(other) if other != address => return Err(DecideError::Source(format!("{other}, {address}"))),
-            _ => {}
-        }
-    }
-    let apart = question.source.map(|address| address.to_canonical());
-    match (in_key, apart) {
-        (Some(one), Some(other)) if one != other => Err(DecideError::Source(format!("{one}, {other}"))),
-        (one, other) => Ok(one.or(other)),
-    }
-}
 
 /// An invalid request; nothing was charged.
 #[derive(Clone, Debug, PartialEq, Error)]

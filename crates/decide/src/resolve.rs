@@ -9,7 +9,7 @@ use config::suggestion;
 
 use super::charge::Charge;
 use super::engine::Engine;
-use super::error::{DecideError, address};
+use super::error::DecideError;
 use super::limit::Limit;
 use super::sources::SourceClass;
 use super::tiers;
@@ -148,6 +148,23 @@ impl Engine {
         let matching: Vec<usize> = (0..self.limits.len()).filter(|nth| is_for(&self.limits[*nth])).collect();
         let is_replaced = |nth: &usize| matching.iter().any(|other| self.limits[*other].replaces == Some(*nth));
         matching.iter().copied().filter(|nth| !is_replaced(nth)).collect()
+    }
+}
+
+/// The client's address from `source` or the key; IPv4-mapped as IPv4.
+fn address(question: &Question) -> Result<Option<IpAddr>, DecideError> {
+    let mut in_key = None;
+    for (_, text) in question.key.iter().filter(|(entry, _)| entry_name(entry) == SOURCE) {
+        let address = text.parse::<IpAddr>().map_err(|_| DecideError::Source(text.clone()))?.to_canonical();
+        match in_key.replace(address) {
+            Some(other) if other != address => return Err(DecideError::Source(format!("{other}, {address}"))),
+            _ => {}
+        }
+    }
+    let apart = question.source.map(|address| address.to_canonical());
+    match (in_key, apart) {
+        (Some(one), Some(other)) if one != other => Err(DecideError::Source(format!("{one}, {other}"))),
+        (one, other) => Ok(one.or(other)),
     }
 }
 

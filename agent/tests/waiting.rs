@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use testbed::application::{Agent, Setup};
+use testbed::stalls::Stalls;
 
 const JOBS: &str = "[[limit]]\nname = \"jobs\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"2/s\"\nburst = 1\n";
 
@@ -28,7 +29,7 @@ fn line(agent: &Agent) -> Value {
 fn until_waiting(agent: &Agent, count: u64) {
     let start = Instant::now();
     while line(agent)["waiting"] != count {
-        assert!(start.elapsed() < Duration::from_secs(20), "never {count} in line: {}", line(agent));
+        assert!(start.elapsed() < Duration::from_secs(60), "never {count} in line: {}", line(agent));
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -60,7 +61,7 @@ fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
     let slow = JOBS.replace("2/s", "1/s");
     for decide in ["http = \"127.0.0.1:0\"", "http = \"unix:FOLDER/decide.sock\""] {
         let agent = start(decide, &slow);
-        let began = Instant::now();
+        let (began, stalls) = (Instant::now(), Stalls::watch());
         assert_eq!(agent.ask(&job("alice", "30s")).0, 200);
         thread::scope(|scope| {
             let waiting: Vec<_> = (1..=3)
@@ -70,7 +71,7 @@ fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
                     // Each is in line, or has passed already, before the next one comes.
                     let start = Instant::now();
                     while line(agent)["waiting"].as_u64().unwrap() + line(agent)["passed"].as_u64().unwrap() < nth {
-                        assert!(start.elapsed() < Duration::from_secs(20));
+                        assert!(start.elapsed() < Duration::from_secs(60));
                     }
                     client
                 })
@@ -82,7 +83,12 @@ fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
                 assert_eq!((*status, &answer["allowed"]), (200, &json!(true)), "{answer}");
                 assert!(*at - began >= Duration::from_millis(990 * (nth as u64 + 1)), "{nth} passed too early");
             }
-            assert!(ends.is_sorted_by_key(|(_, at)| *at), "somebody was overtaken");
+            // A second apart, but for what a client's thread may have been held up.
+            let late = 4 * stalls.so_far();
+            assert!(
+                ends.windows(2).all(|two| two[0].1 <= two[1].1 + late),
+                "somebody was overtaken: {ends:?}, {late:?}"
+            );
         });
         assert_eq!(line(&agent)["waiting"], 0);
     }
@@ -92,10 +98,10 @@ fn requests_wait_for_their_turn_in_the_order_in_which_they_came() {
 fn who_cannot_pass_in_time_is_refused_at_once_and_nobody_overtakes() {
     let agent = start("http = \"127.0.0.1:0\"", &JOBS.replace("2/s", "6/min"));
     assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
-    let began = Instant::now();
+    let (began, stalls) = (Instant::now(), Stalls::watch());
     let (status, answer) = agent.ask(&job("alice", "5s"));
     assert_eq!((status, &answer["allowed"]), (429, &json!(false)));
-    assert!(began.elapsed() < Duration::from_secs(5), "it waited");
+    assert!(began.elapsed() < Duration::from_secs(5) + 4 * stalls.so_far(), "it waited");
     assert!(answer["waited_seconds"].is_null(), "{answer}");
 
     let first = begin(&agent, &job("alice", "30s"));
@@ -124,7 +130,7 @@ fn who_cannot_pass_in_time_is_refused_at_once_and_nobody_overtakes() {
 fn a_client_that_disconnects_frees_its_place_and_charges_nothing() {
     let agent = start("http = \"127.0.0.1:0\"", &JOBS.replace("2/s", "6/min"));
     assert_eq!(agent.ask(&job("alice", "1s")).0, 200);
-    let charged = Instant::now();
+    let (charged, stalls) = (Instant::now(), Stalls::watch());
     let gone = [begin(&agent, &job("alice", "50s")), begin(&agent, &job("alice", "50s"))];
     until_waiting(&agent, 2);
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"))
@@ -145,7 +151,8 @@ fn a_client_that_disconnects_frees_its_place_and_charges_nothing() {
     };
     let took = charged.elapsed();
     assert_eq!(output["allowed"], true);
-    assert!(took >= Duration::from_millis(9_900) && took < Duration::from_secs(19), "{took:?}");
+    let most = Duration::from_secs(19) + 4 * stalls.so_far();
+    assert!(took >= Duration::from_millis(9_900) && took < most, "{took:?} of {most:?}");
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"))
         .args(["decide", "--limit", "jobs", "--key", "user=alice", "--wait", "50s", "--control"])
@@ -212,14 +219,15 @@ fn a_client_that_closes_its_half_frees_its_places() {
 /// A batch of a thousand waits in an eighth of the places at the most, over however many keys.
 #[test]
 fn a_batch_takes_no_more_than_its_part_of_the_places() {
-    let agent = start("http = \"127.0.0.1:0\"\nmax_waiting = 80", &JOBS.replace("2/s", "6/min"));
+    let agent = start("http = \"127.0.0.1:0\"\nmax_waiting = 80", &JOBS.replace("2/s", "2/min"));
+    // None of them passes within half a minute.
     let jobs: Vec<Value> =
-        (0..500).flat_map(|user| [job(&user.to_string(), "50s"), job(&user.to_string(), "50s")]).collect();
+        (0..500).flat_map(|user| [job(&user.to_string(), "60s"), job(&user.to_string(), "60s")]).collect();
     let batch = begin(&agent, &json!(jobs));
     until_waiting(&agent, 10);
     assert_eq!(line(&agent)["full"], 490);
     // Others find room.
-    let others: Vec<TcpStream> = (0..20).map(|user| begin(&agent, &job(&user.to_string(), "50s"))).collect();
+    let others: Vec<TcpStream> = (0..20).map(|user| begin(&agent, &job(&user.to_string(), "60s"))).collect();
     until_waiting(&agent, 30);
     drop(batch);
     until_waiting(&agent, 20);

@@ -53,7 +53,10 @@ fn a_refused_connection_is_reset() {
             let error = connect(network).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
         }
-        assert_eq!(agent.counts("c"), (3, 5));
+        // A client that is held up asks again.
+        let again = network.in_client(|| crate::tcp::counted("RetransSegs"));
+        let (passed, refused) = agent.counts("c");
+        assert!(passed == 3 && (5..=5 + again).contains(&refused), "{passed} and {refused}, {again} of them again");
         drop((listener, kept));
     });
 }
@@ -92,7 +95,7 @@ fn replies_that_a_veths_peer_cannot_receive_are_reported_with_the_fix() {
     drop(agent);
     // The fix works, and ends the report.
     let agent = network.start("attach = \"tc\"", limits);
-    assert_eq!(connect_briefly(&network).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(connect(&network).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(reported(&network, &agent), (false, None));
     drop((agent, listener));
     let network = Network::new();
@@ -154,8 +157,15 @@ fn answers_are_limited_themselves() {
         // The one that passes is answered as well, by the server: nobody listens there.
         let most = 1.0 + 100.0 + 1_000.0 * start.elapsed().as_secs_f64();
         assert_eq!(agent.counts("d"), (1, 19_999));
-        let answered = network.in_client(icmp_unreachables) - before;
-        assert!(answered >= 100, "only {answered} were answered");
+        // The last of them may be on their way still.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let answered = loop {
+            let answered = network.in_client(icmp_unreachables) - before;
+            if answered >= 100 {
+                break answered;
+            }
+            assert!(Instant::now() < deadline, "only {answered} were answered");
+        };
         assert!(answered as f64 <= most, "{answered} were answered, of {most} at most");
     });
 }
@@ -254,8 +264,7 @@ fn packets_that_are_shaped_leave_in_order_and_none_too_early() {
     assert_eq!(agent.json(&["status"])["notes"].as_array().unwrap().len(), 0, "fq is there");
     let receiver = network.in_client(|| UdpSocket::bind("10.77.0.2:9000").unwrap());
     receiver.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    // A packet that waits for its neighbour's address may be overtaken by the next, and so may one on another CPU.
-    network.ip(&["neigh", "replace", "10.77.0.2", "lladdr", "02:00:00:00:77:02", "dev", "weir0", "nud", "permanent"]);
+    // A packet on another CPU may be overtaken by the next.
     let start = network.in_server(|| {
         let mut first = CpuSet::new();
         first.set(0).unwrap();

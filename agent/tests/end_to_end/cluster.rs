@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testbed::stalls::Stalls;
 use testbed::tests;
 
 use crate::redis::Redis;
@@ -39,7 +40,7 @@ fn two_hosts_share_one_limit_on_packets() {
     };
     let networks = [Network::new(), Network::new()];
     let agents = [networks[0].start(&limits("one"), ""), networks[1].start(&limits("two"), "")];
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !agents.iter().all(|agent| (share(agent) - 0.5).abs() < 0.05) {
         assert!(
             Instant::now() < deadline,
@@ -49,12 +50,14 @@ fn two_hosts_share_one_limit_on_packets() {
         thread::sleep(Duration::from_millis(20));
     }
     let frame = [udp_from(2)];
-    let part = Duration::from_secs(4);
+    let (part, stalls) = (Duration::from_secs(4), Stalls::watch());
+    // What nobody asks for while the machine does other things is lost, but for the burst.
+    let lost = || RATE * 4.0 * stalls.so_far().as_secs_f64();
     let drive = |network: &Network| network.in_client(|| Sender::new().pace(&frame, 1, part).1);
     let mut driven = drive(&networks[0]);
     let (alone, time) = (agents[0].counts("packets").0, driven);
     // Half of the limit was its share at first; alone, it has nearly all.
-    assert!(alone as f64 > 0.75 * RATE * time.as_secs_f64(), "{alone} in {time:?}");
+    assert!(alone as f64 > 0.75 * RATE * time.as_secs_f64() - lost(), "{alone} in {time:?}");
     driven += drive(&networks[1]);
     driven += thread::scope(|scope| {
         let both = [&networks[0], &networks[1]].map(|network| scope.spawn(|| drive(network)));
@@ -66,12 +69,16 @@ fn two_hosts_share_one_limit_on_packets() {
     let passed = counts[0].0 + counts[1].0;
     let error = passed as f64 / limit - 1.0;
     eprintln!("packets, two hosts: {passed} of {limit:.0} passed, {:+.1} %", 100.0 * error);
-    assert!(error.abs() <= 0.1, "{passed} of {limit}: {counts:?}");
+    assert!(
+        error <= 0.1 && passed as f64 >= 0.9 * limit - lost(),
+        "{passed} of {limit}: {counts:?}, {:.0} lost",
+        lost()
+    );
     // Who leaves gives back; what it held the other has.
     let [one, two] = agents;
     let (_, status) = one.stop(nix::sys::signal::Signal::SIGTERM);
     assert!(status.success());
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while share(&two) < 1.0 {
         assert!(Instant::now() < deadline, "{}", share(&two));
         thread::sleep(Duration::from_millis(20));
@@ -91,7 +98,7 @@ fn two_hosts_share_one_limit_for_each_source() {
     };
     let networks = [Network::new(), Network::new()];
     let agents = [networks[0].start(&limits("one"), ""), networks[1].start(&limits("two"), "")];
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let is_exchanged = |agent: &Agent<'_>| {
         let cluster = agent.json(&["status"])["cluster"].take();
         cluster["hosts"] == 2 && cluster["limits"][0]["share_from"] == "keys"
@@ -112,6 +119,8 @@ fn two_hosts_share_one_limit_for_each_source() {
         });
         start.elapsed()
     };
+    let stalls = Stalls::watch();
+    let lost = || RATE * 4.0 * stalls.so_far().as_secs_f64();
     let (mut driven, mut all) = (Duration::ZERO, 0);
     for (what, rates) in [("one host", [2, 0]), ("the other", [0, 2]), ("most on one", [9, 1]), ("even", [1, 1])] {
         let before = passed();
@@ -125,7 +134,7 @@ fn two_hosts_share_one_limit_for_each_source() {
     let least = BURST + RATE * driven.as_secs_f64();
     let most = 4.0 * BURST + RATE * driven.as_secs_f64();
     eprintln!("by source, two hosts: {all} of {least:.0} to {most:.0}");
-    assert!(all as f64 <= 1.1 * most && all as f64 >= 0.9 * least, "{all} of {least} to {most}");
+    assert!(all as f64 <= 1.1 * most && all as f64 >= 0.9 * least - lost(), "{all} of {least} to {most}");
     assert!(agents[0].json(&["status"])["cluster"]["limits"][0]["keys_exchanged"].as_u64() > Some(10));
     // Without the store each host enforces its part.
     redis.kill();
@@ -133,7 +142,7 @@ fn two_hosts_share_one_limit_for_each_source() {
         let limit = agent.json(&["status"])["cluster"]["limits"][0].take();
         limit["share_from"] == "share" && limit["share"] == 0.5
     };
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !agents.iter().all(is_alone) {
         assert!(Instant::now() < deadline, "{:#}", agents[0].json(&["status"])["cluster"]);
         thread::sleep(Duration::from_millis(20));
@@ -143,7 +152,7 @@ fn two_hosts_share_one_limit_for_each_source() {
     let (now, limit) = (passed() - before, BURST + RATE * time.as_secs_f64());
     eprintln!("by source, without the store: {now} of {limit:.0}");
     // What the last exchange had charged is a debt of some syncs.
-    assert!(now as f64 <= 1.1 * limit && now as f64 >= 0.7 * limit, "{now} of {limit}");
+    assert!(now as f64 <= 1.1 * limit && now as f64 >= 0.7 * limit - lost(), "{now} of {limit}");
 }
 
 /// Of a share of nothing, whatever passes has passed by the whole limit: while one policy takes another's place, too.
@@ -159,7 +168,7 @@ fn a_reload_goes_on_with_the_share_from_its_first_packet_on() {
     let more = "[[limit]]\nname = \"more\"\nrate = \"100000/s\"\n";
     let agent = network.start(&table, limit);
     let wait_for_share = |from: &str| {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let cluster = agent.json(&["status"])["cluster"].take();
             if cluster["limits"][0]["share_from"] == from {
@@ -225,7 +234,7 @@ fn a_killed_agents_share_stays_in_the_kernel_until_the_next_agent() {
     let networks = [Network::new(), Network::new()];
     let [one, two] = [networks[0].start(&limits("one"), ""), networks[1].start(&limits("two"), "")];
     let until = |what: &str, is: &dyn Fn() -> bool| {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !is() {
             assert!(Instant::now() < deadline, "not {what}");
             thread::sleep(Duration::from_millis(20));
@@ -296,7 +305,7 @@ fn without_a_store_packets_follow_when_store_is_down() {
             "",
         );
         let until = |from: &str, share: f64| {
-            let deadline = Instant::now() + Duration::from_secs(30);
+            let deadline = Instant::now() + Duration::from_secs(60);
             loop {
                 let cluster = agent.json(&["status"])["cluster"].take();
                 let limit = &cluster["limits"][0];
@@ -315,7 +324,7 @@ fn without_a_store_packets_follow_when_store_is_down() {
             thread::sleep(Duration::from_secs(3));
         }
         burst(&network, &[udp_from(2)], 500);
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let counts = loop {
             let counts = agent.counts("packets");
             if counts.0 + counts.1 == 500 {

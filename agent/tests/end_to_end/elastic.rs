@@ -92,7 +92,7 @@ fn an_elastic_limit_holds_two_seconds_after_the_agent_was_killed() {
         while passed(&network, &agent, sources.next().unwrap()) != 15 {
             assert!(Instant::now() < deadline, "an idle host had no room within a minute");
         }
-        agent.signal(Signal::SIGKILL);
+        agent.stop(Signal::SIGKILL);
         thread::sleep(ROOM);
         let receiver = network.receiver(crate::traffic::PORT);
         burst(&network, &[udp_from(7)], 40);

@@ -8,7 +8,6 @@ use testbed::tests;
 
 use crate::support::{Agent, CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{burst, v6};
-use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = tests![
     arp_and_neighbour_discovery_pass_whatever_happens,
@@ -134,12 +133,9 @@ fn essential_traffic_has_a_limit_on_each_interface() {
     network.add_link("weir1", "client1");
     let limit = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 1\n";
     let agent = network.start_on(&[INTERFACE, "weir1"], "", limit);
-    network.in_client(|| {
-        let (flooding, quiet) = (Sender::new(), Sender::on("client1"));
-        // One call of the system each: far more than a bucket is refilled with meanwhile, and less than its burst.
-        flooding.send_all(&vec![dhcp_from(7); FLOOD]);
-        quiet.send_all(&vec![dhcp_from(8); BURST as usize]);
-    });
+    // One call of the system each: far more than a bucket is refilled with meanwhile, and less than its burst.
+    network.send_on(("client0", INTERFACE), &vec![dhcp_from(7); FLOOD]);
+    network.send_on(("client1", "weir1"), &vec![dhcp_from(8); BURST as usize]);
     // What is above the limit is charged to its source.
     assert_eq!((agent.remaining("10.77.0.7", "packets"), agent.remaining("10.77.0.8", "packets")), (0, 1));
 }

@@ -10,7 +10,7 @@ use testbed::tests;
 
 use crate::intercept::{self, Call, Then};
 use crate::interfaces::{SLOW, state, wait_for};
-use crate::support::{INTERFACE, Network, a_while, has_tcx};
+use crate::support::{INTERFACE, Network, has_tcx};
 use crate::traffic::{PORT, burst, udp_from};
 
 pub const TESTS: &[(&str, fn())] = tests![
@@ -137,17 +137,7 @@ fn an_interface_that_takes_no_program_while_it_is_down_is_attached_when_it_comes
         assert_eq!(state(&agent.json(&["status"]), INTERFACE), ("native".into(), "attached".to_owned()));
     }
     network.ip(&["link", "set", INTERFACE, "up"]);
-    wait_for_carrier(&network);
     burst(&network, &[udp_from(7)], 300);
     agent.wait_for("all packets", |_| agent.counts("packets") == (100, 260));
     assert_eq!(receiver.counts()[7], 100);
-}
-
-fn wait_for_carrier(network: &Network) {
-    let until = Instant::now() + Duration::from_secs(10) + a_while();
-    let is_up = || network.in_server(|| std::fs::read_to_string(format!("/sys/class/net/{INTERFACE}/operstate")));
-    while is_up().is_ok_and(|state| state.trim() != "up") {
-        assert!(Instant::now() < until, "{INTERFACE} does not come up");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

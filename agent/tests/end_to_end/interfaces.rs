@@ -10,6 +10,7 @@ use common::packet::build::Frame;
 use datapath::PinDirectory;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use testbed::stalls::Stalls;
 use testbed::tests;
 
 use crate::support::{Agent, Network, a_while};
@@ -42,9 +43,16 @@ pub fn state(status: &Value, name: &str) -> (Value, String) {
 
 /// Waits until an interface is in a state, as long as is promised.
 pub fn wait_for(agent: &Agent<'_>, name: &str, wanted: &str) {
-    let began = Instant::now();
+    let (began, stalls) = (Instant::now(), Stalls::watch());
     agent.wait_for(wanted, |status| state(status, name).1 == wanted);
-    assert!(began.elapsed() <= Duration::from_secs(1) + a_while(), "{name} was {wanted} after {:?}", began.elapsed());
+    assert_is_prompt(began, &stalls, &format!("{name} was {wanted}"));
+}
+
+/// What is promised for a second took no longer, but for commands and for the time in which the machine did other things:
+/// several processes wait one after the other for each other.
+fn assert_is_prompt(began: Instant, stalls: &Stalls, what: &str) {
+    let (took, late) = (began.elapsed(), stalls.so_far());
+    assert!(took <= Duration::from_secs(1) + a_while() + 4 * late, "{what} after {took:?}, {late:?} of them late");
 }
 
 fn has_event(agent: &Agent<'_>, verdict: &str, interface: &str) -> bool {
@@ -276,13 +284,13 @@ fn a_program_that_is_taken_off_is_reported_and_attached_again() {
         let receiver = network.receiver(PORT);
         burst(&network, &[udp_from(7)], 60);
         take_off(&network, attach);
-        let began = Instant::now();
+        let (began, stalls) = (Instant::now(), Stalls::watch());
         // As the kernel says at this moment, whatever the agent has noticed; on a slow machine it has attached again.
         let now = state(&agent.json(&["status"]), "weir0");
         let is_again = now == (attach.into(), "attached".to_owned()) && has_event(&agent, "detached", "weir0");
         assert!(is_again || now == (Value::Null, "detached".to_owned()), "{now:?}");
         agent.wait_for("the event", |_| has_event(&agent, "detached", "weir0"));
-        assert!(began.elapsed() <= Duration::from_secs(1) + a_while(), "{:?}", began.elapsed());
+        assert_is_prompt(began, &stalls, "the program was missed");
         agent.wait_for("the program", |status| state(status, "weir0") == (attach.into(), "attached".to_owned()));
         agent.wait_for("the event", |_| has_event(&agent, "attached", "weir0"));
         burst(&network, &[udp_from(7)], 100);

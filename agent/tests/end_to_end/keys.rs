@@ -5,7 +5,6 @@ use testbed::tests;
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{burst, udp_from, v6};
-use crate::wire::Sender;
 
 pub const TESTS: &[(&str, fn())] = tests![
     each_protocol_comes_under_its_own_limits,
@@ -91,10 +90,7 @@ fn an_interface_is_one_key_for_all_who_come_by_it() {
     let frames: Vec<_> = (1..=20).map(udp_from).collect();
     burst(&network, &frames, 40);
     assert_eq!(agent.counts("shared"), (5, 35));
-    network.in_client(|| {
-        let sender = Sender::on("client1");
-        frames.iter().for_each(|frame| sender.send(frame));
-    });
+    network.send_on(("client1", "weir1"), &frames);
     assert_eq!(agent.counts("shared"), (10, 50));
     let top = agent.json(&["top", "--once"]);
     let names: Vec<&str> = top.as_array().unwrap().iter().map(|row| row["source"].as_str().unwrap()).collect();
@@ -142,7 +138,7 @@ fn requests_are_counted_where_they_are_one() {
 fn bytes_are_those_of_whole_frames() {
     let network = Network::new();
     let agent =
-        network.start("", "[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"10kB/h\"\nburst = \"10kB\"\n");
+        network.start("", "[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nrate = \"10kB/day\"\nburst = \"10kB\"\n");
     let frame = from(7).udp(5000, 9, &[0; 958]).build();
     assert_eq!(frame.len(), 1_000);
     burst(&network, &[frame], 30);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use common::packet::build::Frame;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use testbed::stalls::Stalls;
 use testbed::tests;
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
@@ -55,15 +56,15 @@ fn cidrs(agent: &Agent<'_>) -> Vec<String> {
 }
 
 /// Waits for what is to happen within a second, on a host that takes its time for everything; how long it took beyond the
-/// slowest of the commands that asked.
+/// slowest of the commands that asked, and the time in which the machine did other things.
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> (T, Duration) {
-    let (start, mut slowest) = (Instant::now(), Duration::ZERO);
+    let (start, mut slowest, stalls) = (Instant::now(), Duration::ZERO, Stalls::watch());
     loop {
         let asked = Instant::now();
         let found = look();
         slowest = slowest.max(asked.elapsed());
         if let Some(found) = found {
-            return (found, start.elapsed().saturating_sub(2 * slowest));
+            return (found, start.elapsed().saturating_sub(2 * slowest + 4 * stalls.so_far()));
         }
         assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come within a minute");
         thread::sleep(Duration::from_millis(20));
@@ -104,13 +105,19 @@ fn keeps_exceeding(attach: &str) {
     assert_eq!(cidrs(&agent), [""; 0]);
     assert_eq!(agent.json(&["show", "10.77.0.7"])["limits"][0]["throttled_packets"], 999);
 
+    let sent = Instant::now();
     refuse(&network, &agent, &udp_from(7), 1_000);
-    let (ban, took) = wait_for("a ban after 1000 refusals", || bans(&agent).pop());
+    let (_, took) = wait_for("a ban after 1000 refusals", || banned_for(&agent).pop());
     assert!(took <= Duration::from_secs(1), "{took:?}");
-    assert_eq!((&ban["cidr"], &ban["origin"]), (&"10.77.0.7".into(), &"limit:packets".into()));
-    assert_eq!(ban["reason"], "limit \"packets\" refused 1000 packets within 10m");
-    let left = ban["expires_in_seconds"].as_f64().unwrap();
-    assert!(left > 0.0 && left <= 2.0, "{left}");
+    // Listed for as long as it lasts.
+    let listed = bans(&agent);
+    if sent.elapsed() < Duration::from_secs(2) {
+        let ban = &listed[0];
+        assert_eq!((&ban["cidr"], &ban["origin"]), (&"10.77.0.7".into(), &"limit:packets".into()));
+        assert_eq!(ban["reason"], "limit \"packets\" refused 1000 packets within 10m");
+        let left = ban["expires_in_seconds"].as_f64().unwrap();
+        assert!(left > 0.0 && left <= 2.0, "{left}");
+    }
     let events = agent.lines(&["events", "--json"]);
     let banned: Vec<&Value> = events.iter().filter(|event| event["verdict"] == "banned").collect();
     assert_eq!(banned.len(), 1, "{events:?}");
@@ -124,10 +131,13 @@ fn keeps_exceeding(attach: &str) {
     assert_eq!(cidrs(&agent), [""; 0]);
     let sent = Instant::now();
     refuse(&network, &agent, &udp_from(7), 2_000);
-    let (ban, took) = wait_for("the second ban", || bans(&agent).pop());
+    let (_, took) = wait_for("the second ban", || (banned_for(&agent).len() == 2).then_some(()));
     assert!(took <= Duration::from_secs(1), "{took:?}");
-    let left = ban["expires_in_seconds"].as_f64().unwrap();
-    assert!(left <= 4.0 && left >= 4.0 - sent.elapsed().as_secs_f64(), "{left}");
+    let listed = bans(&agent);
+    if sent.elapsed() < Duration::from_secs(4) {
+        let left = listed[0]["expires_in_seconds"].as_f64().unwrap();
+        assert!(left <= 4.0 && left >= 4.0 - sent.elapsed().as_secs_f64(), "{left}");
+    }
     assert_eq!(banned_for(&agent), ["2s", "4s"]);
     let shown = agent.json(&["show", "10.77.0.7"]);
     if sent.elapsed() < Duration::from_secs(4) {
@@ -196,7 +206,7 @@ fn what_a_packet_limit_would_ban_is_reported_once_in_observe_mode() {
     settle();
     assert_eq!(cidrs(&agent), [""; 0]);
     burst(&network, &[udp_from(7)], 1_000);
-    wait_for("a ban", || bans(&agent).pop());
+    wait_for("a ban", || banned_for(&agent).pop());
 }
 
 fn growth_goes_on_after_a_restart_and_refusals_count_on_over_reloads_alone() {
@@ -277,11 +287,14 @@ fn a_thousand_sources_are_banned_at_once() {
     receiver.counts();
     burst(&network, &[udp_from(8)], PASSING as usize);
     assert_eq!(receiver.counts()[8], PASSING);
-    let events = agent.lines(&["events", "--json"]);
-    let banned: Vec<&Value> = events.iter().filter(|event| event["verdict"] == "banned").collect();
-    let sum: u64 = banned.iter().map(|event| event["count"].as_u64().unwrap()).sum();
-    assert_eq!(sum, 1_000);
-    assert!(banned.len() <= 500, "{} events", banned.len());
+    let ((events, sum), _) = wait_for("the events of all bans", || {
+        let events = agent.lines(&["events", "--json"]);
+        let banned = events.iter().filter(|event| event["verdict"] == "banned");
+        let counts: Vec<u64> = banned.map(|event| event["count"].as_u64().unwrap()).collect();
+        let sum: u64 = counts.iter().sum();
+        (sum >= 1_000).then_some((counts.len(), sum))
+    });
+    assert!(sum == 1_000 && events <= 500, "{events} events of {sum}");
     network.told(&["unban", "--all"]);
     assert_eq!(cidrs(&agent), [""; 0]);
 }

@@ -93,9 +93,9 @@ fn recipe_networks_have_limits_of_their_own() {
     assert_eq!((everybody.0 + everybody.1, office, agent.counts("tunnel")), (3_000, (3_000, 0), (0, 0)));
 }
 
-fn connects(network: &Network, port: u16) -> bool {
+fn connects(network: &Network, port: u16, patience: Duration) -> bool {
     let address = std::net::SocketAddr::from((SERVER, port));
-    network.in_client(|| TcpStream::connect_timeout(&address, Duration::from_millis(500))).is_ok()
+    network.in_client(|| TcpStream::connect_timeout(&address, patience)).is_ok()
 }
 
 fn recipe_ssh_passes_five_connections_a_minute() {
@@ -103,7 +103,9 @@ fn recipe_ssh_passes_five_connections_a_minute() {
     let agent = start(&network, "ssh");
     let _listener = network.in_server(|| TcpListener::bind((std::net::Ipv4Addr::from(SERVER), 22)).unwrap());
     let since = Instant::now();
-    let passed = (0..8).filter(|_| connects(&network, 22)).count() as u64;
+    // Five must pass, whatever time the machine takes.
+    let patience = |nth| if nth < 5 { Duration::from_secs(30) } else { Duration::from_millis(500) };
+    let passed = (0..8).filter(|nth| connects(&network, 22, patience(*nth))).count() as u64;
     assert!((5..=most(5.0, 5.0 / 60.0, since)).contains(&passed), "{passed} of 8 connections passed");
     assert!(agent.counts("ssh").1 >= 8 - passed);
 }
@@ -149,7 +151,8 @@ fn measure(network: &Network, rate: f64) {
         let most = (rate / 4.0).max(262_144.0) + rate * measured.elapsed.as_secs_f64();
         assert!(measured.bytes as f64 <= most, "{flows:?}: {measured:?}");
         if !crate::support::is_virtual() {
-            assert!(measured.rate_on_wire() >= 0.6 * rate, "{flows:?}: {measured:?}");
+            let given = 1.0 - measured.late_share();
+            assert!(measured.rate_on_wire() >= 0.6 * rate * given, "{flows:?}: {measured:?}");
         }
     }
 }

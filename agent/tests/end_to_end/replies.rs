@@ -85,12 +85,18 @@ fn replies_are_valid_whatever_the_offloads() {
             network.in_client(|| Offload::Checksum.set("client0", client));
             network.in_server(|| Offload::Checksum.set(INTERFACE, server));
             let before = agent.counts("tcp").1 + agent.counts("udp").1;
+            let retransmitted = || counted(&network, "Tcp", "RetransSegs");
+            let again = retransmitted();
             is_refused(&network, "10.77.0.1:9000");
             is_refused(&network, "[fd77::1]:9000");
             is_prohibited(&network, "10.77.0.2", "10.77.0.1:9000");
             is_prohibited(&network, CLIENT6, "[fd77::1]:9000");
-            // One packet each: no sender had to try again.
-            assert_eq!(agent.counts("tcp").1 + agent.counts("udp").1 - before, 4, "{attach}, {client}, {server}");
+            // One packet each: no sender had to try again, unless the machine kept it from its reply.
+            let (refused, again) = (agent.counts("tcp").1 + agent.counts("udp").1 - before, retransmitted() - again);
+            assert!(
+                (4..=4 + again).contains(&refused) && again <= 1,
+                "{attach}, {client}, {server}: {refused}, {again}"
+            );
             let wrong = [
                 counted(&network, "Tcp", "InCsumErrors"),
                 counted(&network, "Icmp", "InCsumErrors"),
@@ -103,10 +109,19 @@ fn replies_are_valid_whatever_the_offloads() {
 
 /// How many resets the client's kernel gets in answer to a hundred attempts.
 fn resets(network: &Network, device: [u8; 6], to: [u8; 4]) -> u64 {
-    let before = counted(network, "Tcp", "InSegs");
+    let received = || counted(network, "Tcp", "InSegs");
+    let before = received();
     let syn = Frame::between(CLIENT_MAC, device).ipv4([10, 77, 0, 2], to).tcp(4_000, 9_000, SYN, b"").build();
     burst(network, &[syn], 100);
-    counted(network, "Tcp", "InSegs") - before
+    // On a busy machine the last of them are on their way still.
+    let mut count = received();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        match received() {
+            now if now == count => return count - before,
+            now => count = now,
+        }
+    }
 }
 
 fn no_reply_is_sent_in_another_hosts_name() {

@@ -38,6 +38,7 @@ fn add_bridge(network: &Network) {
     network.server_ip(&["addr", "flush", "dev", INTERFACE]);
     network.server_ip(&["link", "set", INTERFACE, "master", BRIDGE]);
     network.configure_server(BRIDGE, "10.77.0.1/16");
+    network.ip(&["neigh", "replace", "10.77.0.2", "lladdr", "02:00:00:00:77:02", "dev", BRIDGE, "nud", "permanent"]);
 }
 
 /// Which interfaces charge, and which others these charge for.

@@ -53,7 +53,7 @@ fn a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds() {
     std::fs::write(&tried, text.replace("\"native\"", "\"tc\"").replace("burst = 100", "burst = 50")).unwrap();
     let tried = tried.to_str().unwrap();
     // Long enough for another program to take the hook that the config before needs.
-    let time = format!("{}s", a_while().as_secs());
+    let time = format!("{}s", 2 * a_while().as_secs());
     network.told(&["try", tried, "--for", &time]);
     let foreign = network.attach_foreign(Place::Xdp);
     let failing = |status: &serde_json::Value| status["trial"]["rollback"]["attempts"].as_u64() >= Some(2);

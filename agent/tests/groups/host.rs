@@ -159,7 +159,7 @@ impl Host {
 
     /// Waits until a process is in the group.
     pub fn wait_for(&self, pid: u32) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !is_in(pid, &self.cgroup("g")) {
             assert!(Instant::now() < deadline, "{pid} is not in the group: {:?}", cgroups_of(pid));
             thread::sleep(Duration::from_millis(1));

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use testbed::stalls::Stalls;
 
 use crate::host::{Host, Worker};
 use crate::{is_virtual, work};
@@ -16,10 +17,13 @@ pub fn a_busy_loop_has_its_percent_of_a_cpu() {
     let mut host = Host::new();
     host.start("", "cpu = { max = \"30%\" }");
     let mut worker = host.spawn(&["busy", "6000"]);
+    let stalls = Stalls::watch();
     worker.begin();
     let (used, passed) = worker.numbers();
-    let share = used / passed;
-    assert!((0.285..=0.315).contains(&share), "it had {:.1} % of a CPU", share * 100.0);
+    let (share, late) = (used / passed, stalls.so_far().as_nanos() as f64 / passed);
+    // Never more; less only if the machine had none to give.
+    let told = format!("it had {:.1} % of a CPU, and the machine was late for {:.1} %", share * 100.0, late * 100.0);
+    assert!(share <= 0.315 && share >= 0.285 - late, "{told}");
     let group = host.group();
     assert_eq!(group["cpu"]["max_percent"], 30.0);
     assert!(group["cpu"]["usage_seconds"].as_f64().unwrap() * 1e9 >= used);
@@ -37,7 +41,7 @@ pub fn a_hog_is_stopped_at_its_memory() {
     assert!((48..=64).contains(&touched), "it had {touched} MiB");
     assert!(host.group()["memory"]["oom_kills"].as_u64().unwrap() >= 1, "{}", host.group());
     // It is told of, beside what is refused of packets.
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let told = String::from_utf8(host.command(&["events", "--json"]).stdout).unwrap();
         let events: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -99,10 +103,11 @@ pub fn disks_are_limited_in_bytes_and_operations_both_ways() {
         [("read", 131_072, 8e6), ("write", 131_072, 4e6), ("read", 4_096, 819.2e3), ("write", 4_096, 409.6e3)]
     {
         let mut worker = host.spawn(&[way, device, &block.to_string(), "4000"]);
+        let stalls = Stalls::watch();
         worker.begin();
         let (bytes, nanoseconds) = worker.numbers();
-        let rate = bytes * 1e9 / nanoseconds;
-        let allowed = 0.9 * bytes_a_second..=1.1 * bytes_a_second;
+        let (rate, late) = (bytes * 1e9 / nanoseconds, late_share(&stalls, nanoseconds));
+        let allowed = (0.9 - late) * bytes_a_second..=1.1 * bytes_a_second;
         assert!(allowed.contains(&rate), "{way} in blocks of {block}: {rate:.0} bytes a second");
         let group = host.group();
         assert!(group["io"][0][format!("{way}_bytes")].as_f64().unwrap() >= bytes, "{group}");
@@ -118,7 +123,7 @@ pub fn two_groups_share_a_cpu_by_their_weights() {
     host.start("", &format!("cpu = {{ weight = 100 }}\n{second}"));
     let mut light = host.spawn(&["pinned", "6000"]);
     let mut heavy = Worker::spawn(&other, &["pinned", "6000"]);
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while host.json(&["groups"])[1]["pids"] != serde_json::json!([heavy.id()]) {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(10));
@@ -170,7 +175,7 @@ pub fn a_group_runs_on_its_cpus_only() {
         let status = fs::read_to_string(format!("/proc/{}/status", worker.id())).unwrap();
         status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
     };
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while allowed() != "0" {
         assert!(Instant::now() < deadline, "it may run on {}: {}", allowed(), host.group());
         std::thread::sleep(Duration::from_millis(5));
@@ -180,9 +185,16 @@ pub fn a_group_runs_on_its_cpus_only() {
 /// 40 Mbit/s, in bytes a second.
 const NETWORK_RATE: f64 = 5e6;
 
-fn assert_network_rate(bytes: f64, nanoseconds: f64) {
-    let rate = bytes * 1e9 / nanoseconds;
-    assert!((0.95 * NETWORK_RATE..=1.05 * NETWORK_RATE).contains(&rate), "{rate:.0} bytes a second came through");
+fn assert_network_rate(bytes: f64, nanoseconds: f64, stalls: &Stalls) {
+    let (rate, late) = (bytes * 1e9 / nanoseconds, late_share(stalls, nanoseconds));
+    // What waited while nobody read comes after it.
+    let allowed = (0.95 - late) * NETWORK_RATE..=(1.05 + late) * NETWORK_RATE;
+    assert!(allowed.contains(&rate), "{rate:.0} bytes a second came through, late for {:.1} %", late * 100.0);
+}
+
+/// The part of a time in which a busy machine may have kept a test's processes from their work.
+fn late_share(stalls: &Stalls, nanoseconds: f64) -> f64 {
+    (2.0 * stalls.so_far().as_nanos() as f64 / nanoseconds).min(1.0)
 }
 
 pub fn what_a_group_sends_is_limited() {
@@ -191,11 +203,12 @@ pub fn what_a_group_sends_is_limited() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut worker = host.spawn(&["send", &listener.local_addr().unwrap().to_string()]);
     worker.begin();
+    let stalls = Stalls::watch();
     let (bytes, nanoseconds) = work::count(&mut listener.accept().unwrap().0, Duration::from_secs(8));
     let network = &host.group()["network"];
     assert!(network["egress_throttled_packets"].as_u64().unwrap() > 0, "{network}");
     assert!(network["egress_bytes"].as_u64().unwrap() >= bytes, "{network}");
-    assert_network_rate(bytes as f64, nanoseconds as f64);
+    assert_network_rate(bytes as f64, nanoseconds as f64, &stalls);
 }
 
 pub fn what_a_group_receives_is_limited() {
@@ -208,10 +221,11 @@ pub fn what_a_group_receives_is_limited() {
         let block = vec![7; 64 * 1024];
         while stream.write_all(&block).is_ok() {}
     });
+    let stalls = Stalls::watch();
     let (bytes, nanoseconds) = worker.numbers();
     let network = host.group()["network"].clone();
     drop(worker);
     sender.join().unwrap();
     assert!(network["ingress_throttled_packets"].as_u64().unwrap() > 0, "{network}");
-    assert_network_rate(bytes, nanoseconds);
+    assert_network_rate(bytes, nanoseconds, &stalls);
 }

@@ -115,7 +115,7 @@ pub fn a_scanner_never_exceeds_its_connects() {
     assert!(last["destination"].as_str().unwrap().starts_with("127."), "{last}");
     let table = String::from_utf8(host.command(&["groups"]).stdout).unwrap();
     assert!(table.contains("connections above connects") && table.contains("worker (process"), "{table}");
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let events = || String::from_utf8(host.command(&["events", "--json"]).stdout).unwrap();
     while !events().contains("\"limit\":\"connects\"") {
         assert!(Instant::now() < deadline, "{}", events());
@@ -270,7 +270,7 @@ pub fn usage_is_right_over_restarts_and_kills_of_the_agent() {
     };
     // The same numbers by two ways: what the group's cgroup has used since it was made, and what was billed.
     let assert_billed = |host: &Host| {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let used = host.group();
             let rows = host.json(&["usage", "--group", "g"]);

@@ -108,7 +108,7 @@ pub fn a_second_agent_evicts_no_source() {
     let second =
         second.arg("--config").arg(host.path("second.toml")).stderr(fs::File::create(host.path("said")).unwrap());
     let mut second = crate::Guarded(second.spawn().unwrap());
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !fs::read_to_string(host.path("said")).unwrap().contains("another agent enforces process groups") {
         assert!(
             Instant::now() < deadline && second.0.try_wait().unwrap().is_none(),

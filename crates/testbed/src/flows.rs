@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 
 use crate::network::{Network, StopWhenDropped};
+use crate::stalls::Stalls;
 use crate::tcp;
 
 /// The sender.
@@ -41,12 +42,20 @@ pub struct Measured {
     pub bytes: u64,
     /// From before the first packet to after the last one.
     pub elapsed: Duration,
+    /// After the warm-up: the time measured, and how long the machine did other things in it.
+    pub time: Duration,
+    pub late: Duration,
 }
 
 impl Measured {
     /// The rate with the headers of full packets, which limits count.
     pub fn rate_on_wire(&self) -> f64 {
         self.rate * 1_514.0 / 1_448.0
+    }
+
+    /// The part of the time in which a busy machine may have kept sender or receiver from their work.
+    pub fn late_share(&self) -> f64 {
+        (2.0 * self.late.as_secs_f64() / self.time.as_secs_f64()).min(1.0)
     }
 }
 
@@ -78,11 +87,13 @@ impl Flows {
                 scope.spawn(|| receive(receiver, &arrived, &stop));
             }
             thread::sleep(self.warm_up);
+            let stalls = Stalls::watch();
             let (before, begun) = (arrived.load(Ordering::Relaxed), Instant::now());
             thread::sleep(self.time);
             let (bytes, ended) = (arrived.load(Ordering::Relaxed), Instant::now());
-            let rate = (bytes - before) as f64 / (ended - begun).as_secs_f64();
-            Measured { rate, bytes, elapsed: ended - start }
+            let (time, late) = (ended - begun, stalls.so_far());
+            let rate = (bytes - before) as f64 / time.as_secs_f64();
+            Measured { rate, bytes, elapsed: ended - start, time, late }
         })
     }
 

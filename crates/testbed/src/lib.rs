@@ -12,6 +12,7 @@ pub mod network;
 mod program;
 pub mod recipes;
 pub mod redis;
+pub mod stalls;
 pub mod tcp;
 mod trials;
 pub mod wire;

@@ -4,6 +4,7 @@ mod agent;
 mod host;
 
 use std::fs::File;
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,6 +30,8 @@ pub const SERVER6: [u8; 16] = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 2];
 /// The server's end.
 pub const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 1];
+/// The same as text, the server's first.
+const MACS: [&str; 2] = ["02:00:00:00:77:01", "02:00:00:00:77:02"];
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -40,6 +43,16 @@ fn agent() -> Option<PathBuf> {
 pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs many commands of `ip`, in a namespace or here.
+fn batch(namespace: Option<&str>, commands: &str) {
+    let mut ip = Command::new("ip");
+    ip.args(namespace.iter().flat_map(|name| ["-n", name])).args(["-batch", "-"]);
+    let mut child = ip.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "ip -batch: {}{commands}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// The test network.
@@ -70,36 +83,31 @@ impl Network {
 
     /// Connects the namespaces by the veth pair.
     pub fn join(&self) {
-        let (network, client, server) = (self, self.client.as_str(), self.server.as_str());
-        run(
-            "ip",
-            &[
-                "link",
-                "add",
-                INTERFACE,
-                "address",
-                "02:00:00:00:77:01",
-                "netns",
-                server,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "client0",
-                "address",
-                "02:00:00:00:77:02",
-                "netns",
-                client,
-            ],
-        );
+        let (client, server) = (self.client.as_str(), self.server.as_str());
+        let end = |name: &str, mac: &str, namespace: &str| format!("name {name} address {mac} netns {namespace}");
+        let (own, peer) = (end(INTERFACE, MACS[0], server), end("client0", MACS[1], client));
+        batch(None, &format!("link add {own} type veth peer {peer}\n"));
         // The client's kernel sends nothing by itself: every packet is one that a test sent.
-        network.in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap());
-        run("ip", &["-n", server, "addr", "add", "fd77::1/64", "dev", INTERFACE, "nodad"]);
-        for (namespace, device, address) in [(client, "client0", "10.77.0.2/16"), (server, INTERFACE, "10.77.0.1/16")] {
-            run("ip", &["-n", namespace, "addr", "add", address, "dev", device]);
-            run("ip", &["-n", namespace, "link", "set", device, "up"]);
-            run("ip", &["-n", namespace, "link", "set", "lo", "up"]);
-        }
+        self.in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap());
+        // A packet that waits for its neighbour's address could be overtaken, and counted late.
+        batch(
+            Some(client),
+            &format!(
+                "addr add 10.77.0.2/16 dev client0\nlink set client0 up\nlink set lo up\n\
+                 neigh replace 10.77.0.1 lladdr {} dev client0 nud permanent\n",
+                MACS[0]
+            ),
+        );
+        batch(
+            Some(server),
+            &format!(
+                "addr add fd77::1/64 dev {INTERFACE} nodad\naddr add 10.77.0.1/16 dev {INTERFACE}\n\
+                 link set {INTERFACE} up\nlink set lo up\n\
+                 neigh replace 10.77.0.2 lladdr {} dev {INTERFACE} nud permanent\n",
+                MACS[1]
+            ),
+        );
+        self.in_client(|| crate::wire::wait_until_running("client0"));
     }
 
     /// The name of the client's namespace.
@@ -129,6 +137,7 @@ impl Network {
         run("ip", &[&pair[..], &["netns", client]].concat());
         run("ip", &["-n", client, "link", "set", client_end, "up"]);
         run("ip", &["-n", server, "link", "set", server_end, "up"]);
+        self.in_client(|| crate::wire::wait_until_running(client_end));
     }
 
     /// Removes such a pair.
@@ -148,9 +157,7 @@ impl Network {
 
     /// Runs many commands of `ip` in the server's namespace.
     pub fn ip_batch(&self, commands: &str) {
-        let file = self.folder.path().join("ip");
-        std::fs::write(&file, commands).unwrap();
-        run("ip", &["-n", &self.server, "-batch", file.to_str().unwrap()]);
+        batch(Some(&self.server), commands);
     }
 
     /// Runs `tc` in the server's namespace.
@@ -161,6 +168,8 @@ impl Network {
     /// A further address of the client's.
     pub fn add_client_address(&self, address: &str) {
         run("ip", &["-n", &self.client, "addr", "add", address, "dev", "client0"]);
+        let host = address.split('/').next().unwrap_or_default();
+        self.ip(&["neigh", "replace", host, "lladdr", MACS[1], "dev", INTERFACE, "nud", "permanent"]);
     }
 
     /// An address for one of the server's devices, which is set up.
@@ -276,8 +285,13 @@ impl Network {
 
     /// Frames that the kernel has received from the server's interface or dropped there; `None` without that interface.
     pub fn arrived(&self) -> Option<u64> {
+        self.arrived_on(INTERFACE)
+    }
+
+    /// The same of another of its interfaces.
+    fn arrived_on(&self, interface: &str) -> Option<u64> {
         let table = self.in_server(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
-        let row = table.lines().find_map(|line| line.trim().strip_prefix(INTERFACE)?.strip_prefix(':'))?;
+        let row = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
         // Received: bytes, packets, errors, dropped.
         let fields: Vec<u64> = row.split_whitespace().map_while(|field| field.parse().ok()).collect();
         Some(fields[1] + fields[3])
@@ -286,9 +300,20 @@ impl Network {
     /// Waits until `sent` more frames have arrived and no CPU has queued packets: on a busy machine, sent frames may be
     /// queued. The wait is bounded, since other interfaces may have taken frames, or they were lost.
     pub fn wait_for_arrival(&self, before: Option<u64>, sent: u64) {
+        self.wait_for_arrival_on(INTERFACE, before, sent);
+    }
+
+    /// Sends on another link of the client's, and waits likewise.
+    pub fn send_on(&self, (client_end, server_end): (&str, &str), frames: &[Vec<u8>]) {
+        let before = self.arrived_on(server_end);
+        self.in_client(|| crate::wire::Sender::on(client_end).send_all(frames));
+        self.wait_for_arrival_on(server_end, before, frames.len() as u64);
+    }
+
+    fn wait_for_arrival_on(&self, interface: &str, before: Option<u64>, sent: u64) {
         let Some(before) = before else { return };
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let has_arrived = || self.arrived().is_none_or(|now| now >= before + sent) && !is_queueing();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let has_arrived = || self.arrived_on(interface).is_none_or(|now| now >= before + sent) && !is_queueing();
         while !has_arrived() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
         }
@@ -316,7 +341,7 @@ impl Drop for Network {
 }
 
 /// Whether any CPU has queued packets.
-fn is_queueing() -> bool {
+pub fn is_queueing() -> bool {
     // The twelfth column of a CPU's row, in hexadecimal (`softnet_seq_show`).
     let rows = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     rows.lines().any(|row| row.split_whitespace().nth(11).is_some_and(|waiting| !waiting.trim_matches('0').is_empty()))

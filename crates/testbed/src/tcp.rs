@@ -76,6 +76,14 @@ impl Offload {
     }
 }
 
+/// What the kernel has counted of TCP in this thread's namespace.
+pub fn counted(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let column = lines.next().unwrap().split(' ').position(|column| column == name).unwrap();
+    lines.next().unwrap().split(' ').nth(column).unwrap().parse().unwrap()
+}
+
 /// A connection whose packets have at most `mss` bytes of payload and options.
 pub fn connect(to: &str, mss: u32) -> io::Result<TcpStream> {
     let SocketAddr::V4(to) = to.parse().map_err(io::Error::other)? else {

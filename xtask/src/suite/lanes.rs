@@ -45,8 +45,9 @@ struct Ended {
 }
 
 impl Ended {
+    /// A program that ends well without a result line may have ended before its tests.
     fn has_failed(&self) -> bool {
-        !self.status.as_ref().is_ok_and(ExitStatus::success)
+        !self.status.as_ref().is_ok_and(ExitStatus::success) || self.tally().programs == 0
     }
 
     fn tally(&self) -> Tally {
@@ -57,6 +58,7 @@ impl Ended {
 
     fn outcome(&self) -> String {
         match &self.status {
+            Ok(status) if status.success() && self.has_failed() => "no line \"test result\"".to_owned(),
             Ok(status) if status.success() => self.tally().to_string(),
             Ok(status) => format!("{}; {status}", self.tally()),
             Err(error) => error.clone(),
@@ -217,11 +219,20 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_ends_well_without_a_result_is_a_failure() {
+        let (outcome, shown) = shown(vec![job("silent", "echo running 3 tests")]);
+        assert!(outcome.unwrap_err().to_string().contains("silent"));
+        assert!(shown.contains("failed     silent: no line \"test result\"\nrunning 3 tests"), "{shown}");
+    }
+
+    #[test]
     fn one_that_is_alone_runs_after_all_others_and_beside_none() {
         let folder = tempfile::tempdir().unwrap();
         let mark = |name: &str| {
             let at = folder.path().display();
-            format!("echo {name} begins >> {at}/order; sleep 0.1; echo {name} ends >> {at}/order")
+            format!(
+                "echo {name} begins >> {at}/order; sleep 0.1; echo {name} ends >> {at}/order; echo 'test result: ok. 1 passed'"
+            )
         };
         let alone = |name: &str| Job { is_alone: true, ..job(name, &mark(name)) };
         let jobs = vec![alone("x"), alone("y"), job("one", &mark("one")), job("two", &mark("two"))];

@@ -11,6 +11,7 @@ use common::packet::build::Frame;
 use common::settings::TableIdentity;
 use common::table::{ELEMENT_WORDS, LOCK};
 use nix::sys::signal::Signal;
+use testbed::stalls::Stalls;
 use testbed::tests;
 
 use crate::foreign::pin_program;
@@ -134,7 +135,7 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
     let agent = network.start(&table(0), &configs[0]);
     let [(receiver, from), (slow_receiver, slow_from)] = [0, 1].map(|nth| way.receiver(&network, nth));
     agent.stop(Signal::SIGKILL);
-    let stop = AtomicBool::new(false);
+    let (stop, stalls) = (AtomicBool::new(false), Stalls::watch());
     let mut kills = [0u32; 2];
     let (time, sent_at, counts) = thread::scope(|scope| {
         let receiving = scope.spawn(|| receiver.counts_until(&stop));
@@ -188,7 +189,10 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
         "{kills:?} kills in start and reload, in {time:.1?}: {passed} of {sent} passed, where {expected} conform and {allowed:.0} are allowed"
     );
     eprintln!("{told}");
-    assert!(passed <= allowed * 1.02 && passed >= expected * least, "{told}");
+    // While the machine does other things, a change takes longer, in which two policies charge the same packets.
+    let late = stalls.so_far().as_secs_f64();
+    let refused_twice = RATE as f64 * late;
+    assert!(passed <= allowed * 1.02 && passed >= expected * least - refused_twice, "{told}, late for {late:.1} s");
     let slow = slow_receiver.counts()[slow_from];
     assert!(slow <= 50 && slow as f64 >= 50.0 * least, "a limit of fifty passed {slow}");
     // Only the limits of the last agent are left, and nothing of those that were killed.

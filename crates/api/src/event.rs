@@ -135,3 +135,41 @@ pub fn exceeded(rates: &RateSpec, unit: &dyn std::fmt::Display) -> String {
 pub fn seconds_since_1970() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::EventKind;
+
+    const ALL: [EventKind; 13] = [
+        EventKind::Throttled,
+        EventKind::WouldThrottle,
+        EventKind::Banned,
+        EventKind::WouldBan,
+        EventKind::OomKill,
+        EventKind::TrialRollbackFailed,
+        EventKind::Attached,
+        EventKind::Detached,
+        EventKind::StoreDown,
+        EventKind::StoreUp,
+        EventKind::Attack,
+        EventKind::AttackEnded,
+        EventKind::Lost,
+    ];
+
+    #[test]
+    fn each_kind_is_in_docs_and_each_of_the_docs_is_a_kind() {
+        let code = include_str!("event.rs");
+        let kinds = code.split("pub enum EventKind {").nth(1).and_then(|rest| rest.split('}').next()).unwrap();
+        let count = kinds.lines().filter(|line| line.trim().ends_with(',')).count();
+        assert_eq!(count, ALL.len(), "this test does not know every kind");
+        let page = include_str!("../../../docs/reference/events.md");
+        let verdicts = page.split("## Verdicts").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let rows = verdicts.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `verdict`"));
+        let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+        let documented: BTreeSet<&str> = names.collect();
+        let known: BTreeSet<&str> = ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(documented, known);
+    }
+}

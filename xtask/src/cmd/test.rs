@@ -83,7 +83,7 @@ fn run_all(workspace: &Workspace, lanes: usize, with_paths: &dyn Fn(&mut Command
     with_paths(&mut build);
     let mut programs = suite::build(&mut build)?;
     programs.sort_by_key(|program| LONGEST.iter().position(|name| program.target == *name).unwrap_or(LONGEST.len()));
-    let mut jobs: Vec<Job> = programs.iter().flat_map(|program| jobs(workspace, program, lanes)).collect();
+    let mut jobs: Vec<Job> = programs.iter().flat_map(|program| jobs(workspace, program)).collect();
     let mut examples = workspace.cargo();
     examples.args(["test", "--doc", "--locked", "--no-fail-fast"]).args(EVERY_PACKAGE);
     jobs.push(Job { name: "examples in comments".to_owned(), command: examples, is_alone: false });
@@ -92,7 +92,7 @@ fn run_all(workspace: &Workspace, lanes: usize, with_paths: &dyn Fn(&mut Command
 }
 
 /// Runs a program as cargo does.
-fn jobs(workspace: &Workspace, program: &TestProgram, lanes: usize) -> Vec<Job> {
+fn jobs(workspace: &Workspace, program: &TestProgram) -> Vec<Job> {
     let name = program.source.strip_prefix(&workspace.root).unwrap_or(&program.source).display().to_string();
     let job = |name: String, is_alone: bool| {
         let mut command = Command::new(&program.path);
@@ -107,7 +107,7 @@ fn jobs(workspace: &Workspace, program: &TestProgram, lanes: usize) -> Vec<Job> 
         return vec![others, alone];
     }
     let mut whole = job(name, false);
-    if is(WAITING) && lanes > 1 {
+    if is(WAITING) {
         whole.command.args(["--test-threads", WAITING_THREADS]);
     }
     vec![whole]

@@ -17,7 +17,7 @@ use crate::daemon::events::Event;
 
 /// The timeout for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The timeout for a reply that follows a reload or many bans, which take a slow host longer.
+/// The timeout for a reply that follows a reload or many bans, or lists these, which takes a slow host longer.
 const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(120);
 
 /// A request failed.
@@ -161,7 +161,7 @@ impl Client {
         let patience = match request {
             Request::Reload { .. } | Request::Try { .. } | Request::Compare => PATIENCE_WITH_CHANGES,
             Request::Confirm | Request::Revert => PATIENCE_WITH_CHANGES,
-            Request::Ban { .. } | Request::Unban { .. } | Request::UnbanAll => PATIENCE_WITH_CHANGES,
+            Request::Ban { .. } | Request::Unban { .. } | Request::UnbanAll | Request::Bans => PATIENCE_WITH_CHANGES,
             Request::Decide { question } => PATIENCE + question.wait.map(Wait::time).unwrap_or_default(),
             _ => PATIENCE,
         };

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -93,6 +94,31 @@ fn the_text_is_what_a_parser_of_the_format_reads() {
     // Limits on requests count no packets.
     assert_eq!(value(&text, "weir_limit_packets_total", &[("limit", "credits")]), None);
     assert!(text.contains(r#"limit="a \"quoted\" one\\""#), "{text}");
+}
+
+/// Names in backticks; `…_x` stands for `weir_group_x`.
+fn documented() -> BTreeSet<String> {
+    let page = include_str!("../../../../docs/reference/metrics.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+    names.filter(|name| !name.starts_with("process_")).map(|name| name.replace('…', "weir_group")).collect()
+}
+
+#[test]
+fn each_metric_is_in_docs_and_each_of_the_docs_is_a_metric() {
+    // A family without rows is not in a page; its name is in the code all the same.
+    let code = include_str!("exposition.rs").split('"').skip(1).step_by(2);
+    let is_name = |name: &&str| name.starts_with("weir_") && !name.ends_with('_');
+    let exposed: BTreeSet<String> = code.filter(is_name).map(str::to_owned).collect();
+    let scraped = Exposition::new().unwrap().text(&documents(7)).unwrap();
+    for line in scraped.lines().filter_map(|line| line.strip_prefix("# TYPE weir_")) {
+        let name = format!("weir_{}", line.split(' ').next().unwrap());
+        assert!(exposed.contains(&name), "{name} is scraped, and this test does not find it in the code");
+    }
+    let documented = documented();
+    let only = |these: &BTreeSet<String>, those: &BTreeSet<String>| these - those;
+    assert_eq!(only(&exposed, &documented), BTreeSet::new(), "missing in docs/reference/metrics.md");
+    assert_eq!(only(&documented, &exposed), BTreeSet::new(), "in docs/reference/metrics.md, and not exposed");
 }
 
 #[test]

@@ -246,13 +246,16 @@ fn processes_are_in_their_group_soon_under_churn() {
     let mut churner = Worker::spawn(&std::env::current_exe().unwrap(), &["exec", short.to_str().unwrap()]);
     let cgroup = host.cgroup("g");
     let (mut delays, stalls) = (Vec::new(), Stalls::watch());
+    // How long this thread was late, and the agent's could run and had no CPU.
+    let agent = host.agent_pid();
+    let kept = || stalls.so_far() + host::run_delay(agent);
     for _ in 0..200 {
-        let late = stalls.so_far();
+        let before_probe = kept();
         let before = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap());
         let mut probe = Worker::spawn(&host.worker(), &["probe", &cgroup]);
         let line = probe.line();
-        // What happens while the machine keeps others from running as well shows nothing about the agent.
-        if stalls.so_far() == late {
+        // A probe in which the machine kept the agent from running shows nothing about the agent.
+        if kept() - before_probe < Duration::from_millis(5) {
             assert_ne!(line, "missed", "a process that lived 200 ms was not put in its group");
             delays.push(line.parse::<u128>().unwrap() - before.as_nanos());
         }
@@ -317,15 +320,16 @@ fn a_group_outlives_its_agent_and_the_next_one_goes_on() {
     let lines = "cpu = { max = \"30%\" }\nnetwork = { egress = \"40Mbit/s\" }";
     host.start("", lines);
     let mut worker = host.spawn(&["busy", "4000"]);
-    let stalls = Stalls::watch();
+    let mut free = limits::Free::begin("4000");
     worker.begin();
     std::thread::sleep(Duration::from_millis(500));
     let before = host.group()["cpu"]["usage_seconds"].as_f64().unwrap();
     host.stop(Signal::SIGKILL);
     // Nobody is there, and the limit holds.
     let (used, passed) = worker.numbers();
-    let (share, late) = (used / passed, stalls.so_far().as_nanos() as f64 / passed);
-    assert!(share <= 0.33 && share >= 0.27 - late, "it had {:.1} % of a CPU, late {late}", share * 100.0);
+    let (share, given) = (used / passed, free.given());
+    let least = 0.27 * (given / 0.6).min(1.0);
+    assert!(share <= 0.33 && share >= least, "it had {:.1} % of a CPU, of {:.1} %", share * 100.0, given * 100.0);
     host.start("", lines);
     let after = host.group()["cpu"]["usage_seconds"].as_f64().unwrap();
     assert!(before > 0.0 && after >= before && after * 1e9 >= used, "{before} {after} {used}");

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
 
+use api::attack::Attack;
 use api::request::{CountersReset, Request, Reset};
 use cluster::ClusterStatus;
 use config::human;
@@ -92,6 +94,20 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
             text.push('\n');
             text.push_str(&line);
         }
+        for attack in &status.attacks {
+            text.push('\n');
+            text.push_str(&attack_text(attack));
+        }
+        for notify in &status.notifications {
+            text.push_str(&format!(
+                "\nnotify {} ({}): {} delivered, {} dropped, {} events wait",
+                notify.name,
+                notify.to,
+                number(notify.delivered),
+                number(notify.dropped),
+                number(notify.events_waiting)
+            ));
+        }
         for note in &status.notes {
             text.push_str("\nnote: ");
             text.push_str(note);
@@ -102,6 +118,20 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
         }
         text
     })
+}
+
+/// An attack as text.
+fn attack_text(attack: &Attack) -> String {
+    let since = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs_f64(attack.started.max(0.0)));
+    let sources: Vec<&str> = attack.sources.iter().take(3).map(|source| source.source.as_str()).collect();
+    let sources = if sources.is_empty() { String::new() } else { format!("; most from {}", sources.join(", ")) };
+    human::printable(&format!(
+        "attack on {} since {since}: {} packets/s refused, {:.0} % of its traffic, at most {}/s{sources}",
+        attack.limit,
+        number(attack.refused_per_second),
+        100.0 * attack.refused_share,
+        number(attack.peak_per_second)
+    ))
 }
 
 /// An interface as text: how it is attached, or which others charge its packets and why.

@@ -18,11 +18,12 @@ use datapath::compile::{self, CompileError, Plan};
 use datapath::memory;
 use datapath::{AttachError, LoadError, PinDirectory, default_route_interfaces};
 use decide::EngineError;
+use notifications::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::USAGE;
 use crate::cli::arguments::Options;
-use crate::daemon::events::{EventLog, Feed};
+use crate::daemon::events::{EventLog, Feed, Observer};
 use crate::daemon::for_cluster;
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::reload::{self, LastValid, Live, Record, Source};
@@ -149,7 +150,8 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         let packets: Packets = Arc::new(ArcSwapOption::new(packets));
         let for_cluster = for_cluster(&packets);
         let shared = cluster::shared(&config, &for_cluster, &requests.current());
-        let events = Arc::new(EventLog::default());
+        let notifier = Arc::new(Notifier::start(&config));
+        let events = Arc::new(EventLog::observed_by(Arc::clone(&notifier) as Arc<dyn Observer>));
         let lease_client = cluster::LeaseClient::start(&config, shared, &past, Arc::clone(&events))?;
         let exchanger = cluster::Exchanger::start(
             &config,
@@ -163,6 +165,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         protect::exempt(&source.config.agent.never_limit, &protected).iter().for_each(|line| tracing::info!("{line}"));
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
+        let attacks = feed.attacks();
         let kept = if not_in_effect.is_none() { reload::keep_as_last_valid(&source) } else { None };
         kept.iter().for_each(|note| tracing::warn!("{note}"));
         let mut live = Live::new(source, seen, protected);
@@ -180,7 +183,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             requests,
             groups.clone(),
             (lease_client, exchanger),
-            events,
+            (events, notifier, attacks),
             Arc::clone(&state),
         );
         let agent = Arc::new(agent);
@@ -209,6 +212,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         }
         supervisor.stopping();
         drop(server);
+        agent.notifier().stop();
         agent.close_lines();
         state.close(agent.snapshot().as_ref());
         let on_exit = agent.changing().live().config().agent.on_exit;

@@ -13,13 +13,14 @@ use config::policy::Config;
 use datapath::PinDirectory;
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
+use notifications::Notifier;
 
 use super::cluster_packets::for_cluster;
 use super::packets::{PacketEngine, Packets};
 use super::reload::{Changing, Live};
 use super::state::{Keeping, Moment, Saved, StateDirectory};
 use super::trace::Tracer;
-use crate::daemon::events::{Event, EventKind, EventLog};
+use crate::daemon::events::{CurrentAttacks, Event, EventKind, EventLog};
 use crate::stats::monotonic_nanoseconds;
 
 /// The saved state of earlier runs of the agent.
@@ -44,6 +45,8 @@ pub struct Agent {
     pub(super) cluster: Cluster,
     pub(super) exchange: Exchange,
     pub(super) events: Arc<EventLog>,
+    pub(super) notifier: Arc<Notifier>,
+    pub(super) attacks: Arc<CurrentAttacks>,
     pub(super) state: Arc<Keeping>,
     pub(super) counter_resets: AtomicU64,
     pub(super) tracer: Tracer,
@@ -60,7 +63,7 @@ impl Agent {
         requests: decide::Service,
         groups: GroupManager,
         (cluster, exchange): (Option<cluster::LeaseClient>, Option<cluster::Exchanger>),
-        events: Arc<EventLog>,
+        (events, notifier, attacks): (Arc<EventLog>, Arc<Notifier>, Arc<CurrentAttacks>),
         state: Arc<Keeping>,
     ) -> Self {
         let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
@@ -77,6 +80,8 @@ impl Agent {
             cluster,
             exchange,
             events,
+            notifier,
+            attacks,
             state,
             counter_resets,
             tracer,
@@ -188,6 +193,10 @@ impl Agent {
     /// Refuses all waiting requests before the agent stops.
     pub fn close_lines(&self) {
         self.requests.close();
+    }
+
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.notifier
     }
 
     /// Returns this host's shares.

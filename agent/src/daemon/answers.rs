@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::request::{BanOrder, Banned, CountersReset, Request, Reset};
 use config::policy;
+use notifications::Notifier;
 
 use super::agent::Agent;
 use super::ban_events::ordered;
@@ -44,6 +45,9 @@ impl Agent {
         drop(live);
         let cluster = self.cluster.load_full();
         status.notes.extend(cluster.iter().flat_map(|cluster| cluster.notes()));
+        (status.attacks, status.attacks_total) = self.attacks.get();
+        status.notifications = self.notifier.status();
+        status.notes.extend(Notifier::notes(&status.notifications));
         let exchange = self.exchange.load_full().map(|exchange| exchange.status());
         status.cluster = match (cluster.map(|cluster| cluster.status()), exchange) {
             (Some(cluster), Some(exchange)) => Some(cluster.with(exchange)),

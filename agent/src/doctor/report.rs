@@ -1,6 +1,9 @@
 //! All checks for a config.
 
-use config::policy::Config;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use config::policy::{Config, Notify, NotifyTarget};
 use datapath::{interface_names, lacking_for_shape};
 use serde::Serialize;
 
@@ -27,6 +30,18 @@ pub fn examine(config: &Config) -> Report {
     Report { ok, host, interfaces }
 }
 
+/// A program or file of a `[[notify]]` that this host does not have.
+fn lacking_for_notify(notify: &Notify) -> Option<String> {
+    let (file, what) = match &notify.target {
+        NotifyTarget::Command(command) => (Path::new(command.first()?), "command"),
+        NotifyTarget::Webhook { secret_file, .. } => (secret_file.as_deref()?, "secret_file"),
+    };
+    let is_there = file
+        .metadata()
+        .is_ok_and(|found| found.is_file() && (what == "secret_file" || found.permissions().mode() & 0o111 != 0));
+    (!is_there).then(|| format!("notify {:?}: {what} `{}` not found, or no file for it", notify.name, file.display()))
+}
+
 /// What this host lacks for the config, without privileges; for `check`.
 #[must_use]
 pub fn lacking(config: &Config) -> Vec<String> {
@@ -48,5 +63,6 @@ pub fn lacking(config: &Config) -> Vec<String> {
         lacking.extend(held.filter_map(|name| lacking_for_shape(name, &config.limits)));
     }
     lacking.extend(cgroup::lacking(config));
+    lacking.extend(config.notify.iter().filter_map(lacking_for_notify));
     lacking
 }

@@ -78,6 +78,12 @@ fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
     if app.motion() == Motion::Paused {
         first.insert(1, Span::styled("  PAUSED", theme.style(Color::Yellow).patch(BOLD)));
     }
+    if let Some(attack) = status.attacks.first() {
+        let others = status.attacks.len() - 1;
+        let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+        let text = human::printable(&format!("  ATTACK on {}{more}", attack.limit));
+        first.insert(1, Span::styled(text, theme.style(Color::Red).patch(BOLD)));
+    }
     let second = match app.trouble() {
         Some(trouble) => {
             Line::styled(format!("NO ANSWER, trying on: {trouble}"), theme.style(Color::Red).patch(REVERSED))

@@ -22,6 +22,7 @@ mod members;
 mod memory;
 mod metrics;
 mod neighbours;
+mod notify;
 mod offenders;
 mod operations;
 mod rates;
@@ -75,7 +76,8 @@ const ON_KERNELS: [&[Test]; 21] = [
     memory::TESTS,
 ];
 /// What the agent does with it, the same on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 15] = [
+const ON_ANY_KERNEL: [&[Test]; 16] = [
+    notify::TESTS,
     log::TESTS,
     elastic::TESTS,
     recipes::TESTS,

@@ -332,10 +332,13 @@ fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
     let cgroup = format!("weir-t{}-c", std::process::id());
     let _delegated = Delegated::new(&cgroup);
     let (nobody, root) = (Waiting::new(&program, 65534), Waiting::new(&program, 0));
+    let notified = network.folder.path().join("notified");
     let rest = format!(
         "{}\n[[group]]\nname = \"held\"\nmatch = [{{ exe = {program:?} }}]\npids = 100\ncpus = \"0\"\n\
-         network = {{ egress = \"1MB/s\" }}\n",
-        LIMIT.replace("1000/s", "1/h")
+         network = {{ egress = \"1MB/s\" }}\n[[notify]]\non = \"ban\"\n\
+         command = [\"/bin/sh\", \"-c\", \"cat > {}\"]\n",
+        LIMIT.replace("1000/s", "1/h"),
+        notified.display()
     );
     let config = network.config(&format!("cgroup = {cgroup:?}\non_exit = \"detach\""), &rest);
     let kept = capabilities_of_the_unit();
@@ -366,6 +369,10 @@ fn the_capabilities_of_the_unit_are_enough_for_limits_and_groups() {
     burst(&network, &[udp_from(7)], 150);
     assert_eq!(receiver.counts()[7], 100);
     network.told(&["ban", "10.77.0.7", "--for", "1m"]);
+    while !std::fs::read_to_string(&notified).is_ok_and(|document| document.contains("\"banned\"")) {
+        assert!(Instant::now() < deadline, "the command did not run: {}", json("status")["notifications"]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
     // Processes of root and of others are in the group, with all its limits.
     let members = [nobody.0.id(), root.0.id()];
     loop {

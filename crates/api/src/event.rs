@@ -5,6 +5,8 @@ use std::time::SystemTime;
 use config::policy::RateSpec;
 use serde::{Deserialize, Serialize};
 
+use crate::attack::Attack;
+
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -19,6 +21,8 @@ pub enum EventKind {
     WouldBan,
     /// The kernel killed processes of a group that ran out of memory.
     OomKill,
+    /// A trial was not confirmed in time, and the previous config is in effect again.
+    TrialRolledBack,
     /// The rollback of a trial failed.
     TrialRollbackFailed,
     /// Limits are in effect on an interface.
@@ -47,6 +51,7 @@ impl EventKind {
             Self::Banned => "banned",
             Self::WouldBan => "would-ban",
             Self::OomKill => "oom-kill",
+            Self::TrialRolledBack => "trial-rolled-back",
             Self::TrialRollbackFailed => "trial-rollback-failed",
             Self::Attached => "attached",
             Self::Detached => "detached",
@@ -81,6 +86,9 @@ pub struct Event {
     pub port: Option<u16>,
     /// `ingress` or `egress`, for limits on packets; `request` for those on requests.
     pub direction: Option<String>,
+    /// The attack of an `attack` or `attack-ended`; absent in other events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attack: Option<Box<Attack>>,
 }
 
 impl Event {
@@ -98,6 +106,7 @@ impl Event {
             protocol: None,
             port: None,
             direction: None,
+            attack: None,
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Names of fields are what `--json` prints: they are added to, and never renamed.
 
+pub mod attack;
 pub mod cluster;
 pub mod decide;
 pub mod event;
@@ -9,6 +10,7 @@ pub mod group;
 pub mod interface;
 pub mod limit;
 pub mod memory;
+pub mod notification;
 pub mod reload;
 pub mod request;
 pub mod source;

@@ -4,10 +4,12 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attack::Attack;
 use crate::cluster::ClusterStatus;
 use crate::interface::AttachMode;
 use crate::limit::LimitDefinition;
 use crate::memory::MemoryStatus;
+use crate::notification::NotificationStatus;
 use crate::reload::{LastReload, TrialStatus};
 
 /// `agent status --json`.
@@ -56,6 +58,15 @@ pub struct Status {
     pub memory: Option<MemoryStatus>,
     /// Notes for the operator.
     pub notes: Vec<String>,
+    /// The attacks that last now.
+    #[serde(default)]
+    pub attacks: Vec<Attack>,
+    /// Attacks that have started since the agent started.
+    #[serde(default)]
+    pub attacks_total: u64,
+    /// The deliveries of each `[[notify]]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notifications: Vec<NotificationStatus>,
     /// The cluster's state; `null` without shared limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,

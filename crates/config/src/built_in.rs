@@ -48,6 +48,7 @@ impl Config {
             ],
             decide: Decide::default(),
             cluster: None,
+            notify: Vec::new(),
         }
     }
 }

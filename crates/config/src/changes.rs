@@ -21,7 +21,7 @@ pub struct Changes {
 /// One table of limits.toml, or one key of a table that is not an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// `limit web`, `group batch`, `class payer`, `request publish`, `[agent] mode`.
+    /// `limit web`, `group batch`, `class payer`, `request publish`, `notify pager`, `[agent] mode`.
     pub what: String,
     /// The summary in the old config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,6 +95,7 @@ fn statements(config: &Config) -> Vec<Statement> {
     all.extend(config.decide.limits.iter().map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
     all.extend(config.groups.iter().map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
     all.extend(config.classes.iter().map(|it| Statement::new(format!("class {}", it.name), it.summary(), it)));
+    all.extend(config.notify.iter().map(|it| Statement::new(format!("notify {}", it.name), it.summary(), it)));
     let costs = config.decide.requests.iter();
     all.extend(costs.map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)));
     let settings = of_agent(&config.agent)

@@ -21,6 +21,7 @@ mod limit_action;
 mod limit_ports;
 mod limit_scope;
 mod load;
+pub mod notify;
 pub mod policy;
 pub mod policy_group;
 pub mod prefix;

@@ -11,7 +11,7 @@ use super::checks::{check_classes, check_exchanged, check_limits};
 use super::policy::{AgentConfig, Class, Config};
 use super::report::{self, Placed, Problems, Report, Span};
 use super::table::{Table, entries};
-use super::{agent, class, cluster, decide, escalate, group, limit_scope, tcp};
+use super::{agent, class, cluster, decide, escalate, group, limit_scope, notify, tcp};
 
 /// A valid config, and its warnings.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ pub fn paths(text: &str) -> AgentConfig {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let shown = cluster::without_credentials(text);
+    let shown = notify::without_secrets(&cluster::without_credentials(text));
     // After a syntax error the parser guesses, and errors in its guesses mislead.
     if let Some(error) = syntax.first() {
         let is_duplicate = error.message().starts_with("duplicate key");
@@ -128,6 +128,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
     let groups = entries(&mut root, "group", "[[group]]", group::read);
     let cluster = cluster::read(&mut root, &clustered);
+    let notify = notify::read_all(&mut root);
     check_classes(&classes, &agent, root.problems);
     class::check_reach(&classes, &agent, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
@@ -149,5 +150,6 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         decide,
         groups: groups.into_iter().map(|read| read.group).collect(),
         cluster,
+        notify,
     })
 }

@@ -130,6 +130,27 @@ words!(
         Share = "share",
     }
 );
+words!(
+    /// The events of a `[[notify]]`.
+    NotifyOn {
+        /// A ban by a limit or an operator.
+        Ban = "ban",
+        /// A ban that would be made in enforce mode.
+        WouldBan = "would-ban",
+        /// The start and the end of an attack.
+        Attack = "attack",
+        /// A trial that was not confirmed, or that could not be rolled back.
+        TrialFailed = "trial-failed",
+        /// An interface on which limits are in effect from now on, or not any more.
+        Interface = "interface",
+        /// The cluster's store is unavailable, or available again.
+        StoreDown = "store-down",
+        /// The kernel killed processes of a group.
+        OomKill = "oom-kill",
+        /// A source is refused.
+        Throttled = "throttled",
+    }
+);
 
 impl Key {
     /// Whether the key contains an address.

@@ -13,8 +13,16 @@ pub use host::descriptors::MOST_FOLLOWERS;
 /// The number of events that the agent remembers, and how far a follower may lag behind: some 300 bytes each.
 pub const REMEMBERED: usize = 1_024;
 
+/// Receives every event, when it is pushed. Must not wait: whoever pushes has other work.
+pub trait Observer: Send + Sync {
+    fn observe(&self, event: &Arc<Event>);
+}
+
 /// A bounded log. Writing to it never waits.
-pub struct EventLog(Mutex<Inner>);
+pub struct EventLog {
+    inner: Mutex<Inner>,
+    observer: Option<Arc<dyn Observer>>,
+}
 
 struct Inner {
     recent: VecDeque<Arc<Event>>,
@@ -41,11 +49,18 @@ impl Default for EventLog {
     fn default() -> Self {
         let (followers, _) = broadcast::channel(REMEMBERED);
         let places = [(); 2].map(Arc::new);
-        Self(Mutex::new(Inner { recent: VecDeque::with_capacity(REMEMBERED), followers, places }))
+        let inner = Mutex::new(Inner { recent: VecDeque::with_capacity(REMEMBERED), followers, places });
+        Self { inner, observer: None }
     }
 }
 
 impl EventLog {
+    /// A log with an observer.
+    #[must_use]
+    pub fn observed_by(observer: Arc<dyn Observer>) -> Self {
+        Self { observer: Some(observer), ..Self::default() }
+    }
+
     /// Stores an event in place of the oldest, and sends it to all followers.
     pub fn push(&self, event: Event) {
         let event = Arc::new(event);
@@ -55,7 +70,11 @@ impl EventLog {
         }
         inner.recent.push_back(Arc::clone(&event));
         // Fails only without followers.
-        let _ = inner.followers.send(event);
+        let _ = inner.followers.send(Arc::clone(&event));
+        drop(inner);
+        if let Some(observer) = &self.observer {
+            observer.observe(&event);
+        }
     }
 
     /// The remembered events, oldest first.
@@ -82,7 +101,7 @@ impl EventLog {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic elsewhere cannot leave the queue half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,6 +162,20 @@ mod tests {
         (0..REMEMBERED as u64 + 10).for_each(|number| log.push(numbered(number)));
         let recent = log.recent();
         assert_eq!((recent.len(), recent[0].count), (REMEMBERED, 10));
+    }
+
+    #[test]
+    fn an_observer_receives_every_event() {
+        struct Counting(std::sync::atomic::AtomicU64);
+        impl Observer for Counting {
+            fn observe(&self, event: &Arc<Event>) {
+                self.0.fetch_add(event.count, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let observer = Arc::new(Counting(0.into()));
+        let log = EventLog::observed_by(Arc::clone(&observer) as Arc<dyn Observer>);
+        (0..2 * REMEMBERED as u64).for_each(|_| log.push(numbered(3)));
+        assert_eq!(observer.0.load(std::sync::atomic::Ordering::Relaxed), 6 * REMEMBERED as u64);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use datapath::EventRing;
 use decide::Current;
 use tokio::io::unix::AsyncFd;
 
-use super::attack::{Attacks, Turn};
-use super::{Event, EventKind, EventLog};
+use super::attack::{Attacks, CurrentAttacks, Turn};
+use super::{Event, EventKind, EventLog, seconds_since_1970};
 use crate::daemon::packets::Packets;
 use crate::stats::monotonic_nanoseconds;
 
@@ -100,10 +100,11 @@ impl Feed {
         let Some(packets) = self.packets.load_full() else { return };
         let (events, lost) = packets.drain_events();
         for event in events {
-            if let (EventKind::Throttled, Some(limit)) = (event.verdict, &event.limit)
-                && !self.attacks.follows(limit)
-            {
-                self.attacks.follow(limit, packets.refused_packets(limit).unwrap_or(0), Instant::now());
+            if let (EventKind::Throttled, Some(limit)) = (event.verdict, &event.limit) {
+                if !self.attacks.follows(limit) {
+                    self.attacks.follow(limit, packets.evaluated(limit).unwrap_or_default(), Instant::now());
+                }
+                self.attacks.refused(limit, event.source.as_deref().unwrap_or_default(), event.count);
             }
             self.log.push(event);
         }
@@ -115,27 +116,29 @@ impl Feed {
         }
     }
 
-    /// Logs the start and end of attacks. Costs nothing while no limit refuses.
+    /// The attacks that last now, for other threads.
+    #[must_use]
+    pub fn attacks(&self) -> Arc<CurrentAttacks> {
+        self.attacks.current()
+    }
+
+    /// Reports the start and end of attacks. Costs nothing while no limit refuses.
     fn look_at_attacks(&mut self) {
         let packets = self.packets.load_full();
-        for limit in self.attacks.limits() {
-            let refused = packets.as_ref().and_then(|packets| packets.refused_packets(&limit));
-            let Some(turn) = self.attacks.look(&limit, refused, Instant::now()) else { continue };
-            let (what, count, reason) = match turn {
-                Turn::Began(rate) => {
-                    (EventKind::Attack, rate, format!("{rate} packets/s are refused; agent top lists the sources"))
-                }
-                Turn::Ended { lasted, refused } => {
-                    let lasted = humantime::format_duration(Duration::from_secs(lasted.as_secs()));
-                    (EventKind::AttackEnded, refused, format!("{refused} packets were refused in {lasted}"))
-                }
-            };
-            match what {
-                EventKind::Attack => tracing::warn!(limit, count, "attack on limit {limit:?} began: {reason}"),
-                _ => tracing::info!(limit, count, "attack on limit {limit:?} ended: {reason}"),
-            }
-            self.log.push(Event { limit: Some(limit), ..Event::now(what, count, reason) });
+        let limits = self.attacks.limits();
+        if limits.is_empty() {
+            return;
         }
+        let mut began = 0;
+        for limit in limits {
+            let evaluated = packets.as_ref().and_then(|packets| packets.evaluated(&limit));
+            let turn = self.attacks.look(&limit, evaluated, Instant::now(), seconds_since_1970());
+            began += u64::from(matches!(turn, Some(Turn::Began(_))));
+            if let Some(event) = turn.map(attack_event) {
+                self.log.push(event);
+            }
+        }
+        self.attacks.publish(began, Instant::now(), seconds_since_1970());
     }
 
     fn look_at_groups(&mut self) {
@@ -162,6 +165,33 @@ impl Feed {
             }
         }
     }
+}
+
+/// The event of an attack's start or end, which is also logged.
+fn attack_event(turn: Turn) -> Event {
+    let (kind, count, reason, attack) = match turn {
+        Turn::Began(attack) => {
+            let rate = attack.refused_per_second;
+            let percent = (100.0 * attack.refused_share).round();
+            let reason = format!(
+                "{rate} packets/s are refused, {percent} % of the limit's traffic; agent top lists the sources"
+            );
+            (EventKind::Attack, rate, reason, attack)
+        }
+        Turn::Ended(attack) => {
+            let lasted = Duration::from_secs((attack.ended.unwrap_or_default() - attack.started).max(0.0) as u64);
+            let (refused, peak) = (attack.refused_packets, attack.peak_per_second);
+            let lasted = humantime::format_duration(lasted);
+            let reason = format!("{refused} packets were refused in {lasted}, at most {peak} packets/s");
+            (EventKind::AttackEnded, refused, reason, attack)
+        }
+    };
+    let limit = attack.limit.clone();
+    match kind {
+        EventKind::Attack => tracing::warn!(limit, count, "attack on limit {limit:?} began: {reason}"),
+        _ => tracing::info!(limit, count, "attack on limit {limit:?} ended: {reason}"),
+    }
+    Event { limit: Some(limit), attack: Some(Box::new(attack)), ..Event::now(kind, count, reason) }
 }
 
 #[expect(deprecated, reason = "its successor is unsafe; the descriptor is owned by what is returned")]

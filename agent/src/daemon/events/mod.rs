@@ -7,5 +7,6 @@ mod attack;
 mod feed;
 
 pub use api::event::{Event, EventKind, exceeded, seconds_since_1970};
-pub use events::{EventLog, Follower, MOST_FOLLOWERS, REMEMBERED, Subscription};
+pub use attack::{CurrentAttacks, Evaluated};
+pub use events::{EventLog, Follower, MOST_FOLLOWERS, Observer, REMEMBERED, Subscription};
 pub use feed::Feed;

@@ -21,7 +21,7 @@ use datapath::{
 use super::change::Change;
 use super::in_effect::InEffect;
 use super::saved_bans::saved_reasons;
-use crate::daemon::events::Event;
+use crate::daemon::events::{Evaluated, Event};
 use crate::daemon::state::{MOST_TABLE_WORDS, Moment, Restore, Saved, SavedReason};
 use crate::stats::{CountedDocument, Live, monotonic_nanoseconds};
 
@@ -226,13 +226,14 @@ impl PacketEngine {
         Some(Usage { wanted: units(asked) + before.0, refused: units(refused) + before.1 })
     }
 
-    /// Packets that a limit has refused since its policy was loaded; `None` if there is no such limit.
+    /// Packets that a limit has evaluated since its policy was loaded; `None` if there is no such limit.
     #[must_use]
-    pub fn refused_packets(&self, name: &str) -> Option<u64> {
+    pub fn evaluated(&self, name: &str) -> Option<Evaluated> {
         let mut in_effect = self.lock();
         let nth = in_effect.config.limits.iter().position(|limit| limit.name == name)?;
         let direction = in_effect.config.limits[nth].direction;
-        in_effect.datapath(direction).asked(nth).ok().map(|(_, refused)| refused.packets)
+        let (all, refused) = in_effect.datapath(direction).asked(nth).ok()?;
+        Some(Evaluated { all: all.packets, refused: refused.packets })
     }
 
     /// Enforces this host's share of a limit from the next packet on.

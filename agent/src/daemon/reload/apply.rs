@@ -115,6 +115,7 @@ impl Agent {
         self.groups().replace(&effective);
         notes.extend(self.groups().notes());
         notes.extend(self.replace_cluster(config));
+        self.notifier().replace(config);
         let mut live = self.changing().live();
         live.source = source.clone();
         live.protected = protected;

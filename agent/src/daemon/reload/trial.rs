@@ -147,8 +147,14 @@ impl Agent {
             }
             applied
         });
-        if let Err(error) = &result {
-            self.rollback_failed(tried, &error.lines().join("; "));
+        match &result {
+            Err(error) => self.rollback_failed(tried, &error.lines().join("; ")),
+            Ok(_) if cause == Cause::TrialEnded => {
+                let reason =
+                    format!("the trial of {} was not confirmed: rolled back to the previous config", tried.display());
+                self.events().push(Event::now(EventKind::TrialRolledBack, 1, reason));
+            }
+            Ok(_) => {}
         }
         self.told(cause, Some(tried), began, result)
     }

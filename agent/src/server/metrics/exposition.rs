@@ -1,5 +1,6 @@
 //! Converts the agent's documents to metrics.
 
+use api::notification::NotificationStatus;
 use cgroup::GroupStatus;
 use cgroup::account::Enforcement;
 use cluster::ClusterStatus;
@@ -59,6 +60,8 @@ impl Exposition {
         page.packets(&documents.status)?;
         page.limits(&documents.limits)?;
         page.groups(&documents.groups)?;
+        page.notifications(&documents.status.notifications)?;
+        page.attacks(&documents.status, &documents.limits)?;
         if let Some(cluster) = &documents.status.cluster {
             page.cluster(cluster)?;
         }
@@ -382,6 +385,64 @@ impl Page<'_> {
             ["limit"],
             each().map(|(name, limit)| ([name], limit.keys_local)),
         )
+    }
+
+    fn notifications(&mut self, all: &[NotificationStatus]) -> Result<(), Error> {
+        let each = |value: fn(&NotificationStatus) -> u64| all.iter().map(move |one| ([one.name.as_str()], value(one)));
+        self.counter(
+            "weir_notifications_total",
+            "Notifications, by whether they were delivered in time.",
+            ["notify", "outcome"],
+            all.iter().flat_map(|one| {
+                let name = one.name.as_str();
+                [([name, "delivered"], one.delivered), ([name, "dropped"], one.dropped)]
+            }),
+        )?;
+        self.counter(
+            "weir_notification_failures_total",
+            "Attempts to deliver a notification that failed.",
+            ["notify"],
+            each(|one| one.failed_attempts),
+        )?;
+        self.counter(
+            "weir_notification_events_total",
+            "Events in notifications, by what became of them; left_out: only counted there, among the other two.",
+            ["notify", "outcome"],
+            all.iter().flat_map(|one| {
+                let name = one.name.as_str();
+                [
+                    ([name, "delivered"], one.events_delivered),
+                    ([name, "dropped"], one.events_dropped),
+                    ([name, "left_out"], one.left_out),
+                ]
+            }),
+        )?;
+        self.gauge(
+            "weir_notification_events_waiting",
+            "Events that are not delivered yet.",
+            ["notify"],
+            each(|one| one.events_waiting),
+        )?;
+        self.gauge(
+            "weir_notification_failing",
+            "1 while the last attempt failed.",
+            ["notify"],
+            each(|one| u64::from(one.failing.is_some())),
+        )
+    }
+
+    fn attacks(&mut self, status: &Status, limits: &[LimitStatus]) -> Result<(), Error> {
+        let is_attacked = |name: &str| status.attacks.iter().any(|attack| attack.limit == name);
+        self.gauge(
+            "weir_limit_attacked",
+            "1 while an attack on a limit lasts.",
+            ["limit"],
+            limits.iter().filter(|limit| !is_on_requests(limit)).map(|limit| {
+                let name = limit.definition.name.as_str();
+                ([name], u64::from(is_attacked(name)))
+            }),
+        )?;
+        self.counter("weir_attacks_total", "Attacks on limits that have started.", [], [([], status.attacks_total)])
     }
 
     fn groups(&mut self, groups: &[GroupStatus]) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! A validated limits.toml.
 
-use super::{AgentConfig, Class, Cluster, Decide, Limit};
+use super::{AgentConfig, Class, Cluster, Decide, Limit, Notify};
 use crate::policy_group::Group;
 
 /// A validated limits.toml.
@@ -17,4 +17,6 @@ pub struct Config {
     pub groups: Vec<Group>,
     /// `[cluster]`, if a limit has `cluster`.
     pub cluster: Option<Cluster>,
+    /// `[[notify]]`, in the file's order.
+    pub notify: Vec<Notify>,
 }

@@ -29,8 +29,11 @@ pub use self::rate_spec::{RateSpec, Tier};
 pub use self::request_limit::{RequestEnforcement, RequestLimit, RequestUnit};
 pub use self::sources::{LimitSources, SourcePrefix};
 pub use crate::cluster::{Cluster, StoreUrl};
+pub use crate::notify::{Notify, NotifyTarget, WebhookUrl};
 pub use crate::prefix::Prefix;
 pub use crate::request::RequestCost;
 pub use crate::request_key::{EntryValue, KeyEntry};
-pub use crate::words::{Attach, ClusterMode, Key, Mode, OnExit, OnFull, ProtocolFilter, Shield, Unit, WhenStoreIsDown};
+pub use crate::words::{
+    Attach, ClusterMode, Key, Mode, NotifyOn, OnExit, OnFull, ProtocolFilter, Shield, Unit, WhenStoreIsDown,
+};
 pub use common::limiter::Algorithm;

@@ -1,6 +1,6 @@
 //! Every table, in the order of the book.
 
-use super::{agent, class, cluster, decide, group, limit, request};
+use super::{agent, class, cluster, decide, group, limit, notify, request};
 use crate::reference::TableReference;
 
 /// All tables of limits.toml.
@@ -13,4 +13,5 @@ pub static TABLES: &[TableReference] = &[
     decide::DECIDE,
     request::REQUEST,
     cluster::CLUSTER,
+    notify::NOTIFY,
 ];

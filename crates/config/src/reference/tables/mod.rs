@@ -8,6 +8,7 @@ mod decide;
 mod group;
 mod key;
 mod limit;
+mod notify;
 mod request;
 
 pub use all::TABLES;

@@ -1,0 +1,20 @@
+//! The words of `on` and the kinds of events.
+
+use api::EventKind;
+use config::policy::NotifyOn;
+
+/// The word in `on` that selects a kind of event; `None` if none does.
+#[must_use]
+pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
+    match kind {
+        EventKind::Banned => Some(NotifyOn::Ban),
+        EventKind::WouldBan => Some(NotifyOn::WouldBan),
+        EventKind::Attack | EventKind::AttackEnded => Some(NotifyOn::Attack),
+        EventKind::TrialRolledBack | EventKind::TrialRollbackFailed => Some(NotifyOn::TrialFailed),
+        EventKind::Attached | EventKind::Detached => Some(NotifyOn::Interface),
+        EventKind::StoreDown | EventKind::StoreUp => Some(NotifyOn::StoreDown),
+        EventKind::OomKill => Some(NotifyOn::OomKill),
+        EventKind::Throttled => Some(NotifyOn::Throttled),
+        EventKind::WouldThrottle | EventKind::Lost => None,
+    }
+}

@@ -100,7 +100,7 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
         }
         for notify in &status.notifications {
             text.push_str(&format!(
-                "\nnotify {} ({}): {} delivered, {} dropped, {} events wait",
+                "\nnotify {} ({}): {} delivered, {} dropped, events waiting: {}",
                 notify.name,
                 notify.to,
                 number(notify.delivered),

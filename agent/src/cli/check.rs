@@ -136,6 +136,9 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
         println!("\n{}", table::render(["GROUP", "MATCH", "LIMITS"], 3, rows));
     }
     protect::exempt(&config.agent.never_limit, &checked.protected).iter().for_each(|line| println!("{line}"));
+    for notify in &config.notify {
+        println!("notify {}: {}", notify.name, notify.summary());
+    }
     if let Some(cluster) = &config.cluster {
         let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
         let shared = checked.limits.iter().filter(|limit| limit.cluster).map(|limit| limit.name.as_str());

@@ -35,6 +35,8 @@ impl Theme {
     }
 }
 
+/// The columns for the name of an attacked limit.
+const LONGEST_ATTACKED: usize = 24;
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 const HELP: &str = "\
@@ -81,7 +83,8 @@ fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
     if let Some(attack) = status.attacks.first() {
         let others = status.attacks.len() - 1;
         let more = if others > 0 { format!(" and {others} more") } else { String::new() };
-        let text = human::printable(&format!("  ATTACK on {}{more}", attack.limit));
+        let limit = human::cut(&human::printable(&attack.limit), LONGEST_ATTACKED);
+        let text = format!("  ATTACK on {limit}{more}");
         first.insert(1, Span::styled(text, theme.style(Color::Red).patch(BOLD)));
     }
     let second = match app.trouble() {

@@ -333,3 +333,13 @@ fn pictures_in_the_documentation_are_what_is_drawn() {
         assert_eq!(std::fs::read_to_string(&file).unwrap_or_default(), drawn, "WEIR_PICTURES=write writes {name}");
     }
 }
+
+#[test]
+fn attacks_are_in_the_first_line() {
+    let mut view = view(3, 1);
+    let attack = |limit: &str| api::attack::Attack { limit: limit.to_owned(), ..api::attack::Attack::default() };
+    view.status.attacks = vec![attack("packets"), attack("traffic")];
+    let mut app = App::default();
+    app.arrived(Ok(view));
+    assert!(lines(&app, 80, 24)[0].starts_with("weir  ATTACK on packets and 1 more  enforce  weir0"));
+}

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use api::notification::NotificationStatus;
 use cgroup::GroupStatus;
 use cgroup::account::IoStatus;
 use cluster::ClusterStatus;
@@ -106,7 +107,7 @@ fn a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts() {
     agent.stop(nix::sys::signal::Signal::SIGTERM);
 }
 
-/// What a scrape says of a group that has used a disk, and of a limit that many hosts keep together.
+/// What a scrape says of a group that has used a disk, of a limit that many hosts keep together, and of notifications.
 fn of_a_disk_and_a_cluster() -> String {
     let io = vec![IoStatus { device: "vda".to_owned(), read_bytes: 1, write_bytes: 2 }];
     let group = GroupStatus { name: "batch".to_owned(), io, ..GroupStatus::default() };
@@ -115,7 +116,8 @@ fn of_a_disk_and_a_cluster() -> String {
         limits: vec![ClusterLimitStatus { name: "a".to_owned(), ..ClusterLimitStatus::default() }],
         ..ClusterStatus::default()
     };
-    let status = Status { cluster: Some(cluster), ..Status::default() };
+    let notifications = vec![NotificationStatus { name: "page".to_owned(), ..NotificationStatus::default() }];
+    let status = Status { cluster: Some(cluster), notifications, ..Status::default() };
     let documents = Documents { status, groups: vec![group], ..Documents::default() };
     Exposition::new().unwrap().text(&documents).unwrap()
 }

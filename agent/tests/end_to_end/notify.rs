@@ -1,5 +1,6 @@
 //! `[[notify]]`: commands and webhooks receive events, whatever they do themselves, and the agent does not wait for them.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -43,7 +44,7 @@ fn script(network: &Network, name: &str, lines: &str) -> PathBuf {
 
 fn recorder(network: &Network) -> PathBuf {
     // In one write, so that a reader sees whole lines.
-    script(network, "record", "document=$(cat) && echo \"$document\" >> \"$1\"")
+    script(network, "record", "document=$(cat) && printf '%s\\n' \"$document\" >> \"$1\"")
 }
 
 /// The documents in a recorder's file.
@@ -139,7 +140,7 @@ fn a_command_and_a_webhook_receive_every_kind_of_event() {
          cluster = true\n[cluster]\nstore = \"unix://{0}/no.sock\"\nnode = \"host-1\"\n\
          [[notify]]\nname = \"page\"\n{on}command = [{record:?}, {out:?}]\n\
          [[notify]]\nname = \"hook\"\n{on}webhook = \"http://127.0.0.1:{port}/T0/path\"\nsecret_file = {token:?}\n\
-         timeout = \"1s\"\n",
+         timeout = \"3s\"\n",
         network.folder.path().display()
     );
     let agent = network.start("max_sources = 2000\nmetrics = \"127.0.0.1:9464\"", &rest);
@@ -149,7 +150,7 @@ fn a_command_and_a_webhook_receive_every_kind_of_event() {
     failing("a webhook that is away", "refused");
     let mode = Arc::new(AtomicU8::new(HANG));
     let requests = serve(&network, port, &mode);
-    failing("a webhook that hangs", "no complete response within 1 s");
+    failing("a webhook that hangs", "no complete response within 3 s");
     mode.store(FAIL, Ordering::Relaxed);
     failing("a webhook that fails", "replied with status 500");
     let status = agent.json(&["status"]);
@@ -199,10 +200,12 @@ fn a_command_and_a_webhook_receive_every_kind_of_event() {
         assert!(number(ended, "ended") >= number(ended, "started") + 2.0, "{ended}");
         assert!(number(ended, "refused_packets") >= number(began, "refused_packets"), "{began} {ended}");
         assert!(documents.iter().all(|document| document["host"] == "host-1" && document["text"].is_string()));
-        let mut ids: Vec<&str> = documents.iter().map(|document| document["id"].as_str().unwrap()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), documents.len(), "no document was delivered twice");
+        // A receiver that is too slow has a document twice, and sees that by its id.
+        let mut by_id: HashMap<&str, &Value> = HashMap::new();
+        for document in &documents {
+            let first = by_id.entry(document["id"].as_str().unwrap()).or_insert(document);
+            assert_eq!(*first, document);
+        }
     }
     let (head, _) = &requests.lock().unwrap()[0];
     let head = head.to_ascii_lowercase();
@@ -219,13 +222,13 @@ fn a_storm_of_bans_is_a_few_notifications_that_count_all_of_them() {
     let network = Network::new();
     let (record, out) = (recorder(&network), network.folder.path().join("out"));
     let notify =
-        format!("[[notify]]\nname = \"page\"\non = \"ban\"\ncommand = [{record:?}, {out:?}]\nrate = \"20/s\"\n");
-    let agent = network.start("", &format!("{LIMIT}{notify}"));
+        format!("[[notify]]\nname = \"page\"\non = \"ban\"\ncommand = [{record:?}, {out:?}]\nrate = \"6/min\"\n");
+    let (agent, began) = (network.start("", &format!("{LIMIT}{notify}")), Instant::now());
     let list = network.folder.path().join("list.txt");
     let lines = |from: usize, to: usize| -> String {
         (from..to).map(|nth| format!("11.{}.{}.{}\n", nth >> 16, (nth >> 8) & 255, nth & 255)).collect()
     };
-    // Some orders, each of which has events of its own.
+    // Many orders, each of which has events of its own: the command sends a few thousand at a time.
     let mut longest = Duration::ZERO;
     for part in 0..10 {
         fs::write(&list, lines(part * BANS / 10, (part + 1) * BANS / 10)).unwrap();
@@ -241,8 +244,9 @@ fn a_storm_of_bans_is_a_few_notifications_that_count_all_of_them() {
     };
     until("all bans are reported", || counted(&recorded(&out)) == BANS);
     let documents = recorded(&out);
-    // At most one for each order, and none names more than a few.
-    assert!(documents.len() <= 10, "{}", documents.len());
+    // The burst, and one every 10 s; none names more than a few.
+    let most = 6 + 1 + began.elapsed().as_secs() / 10;
+    assert!(documents.len() as u64 <= most, "{} of {most}", documents.len());
     assert!(documents.iter().all(|document| document["events"].as_array().unwrap().len() <= 20));
     let page = wait_for(&agent, "page", "delivery", |page| page["events_waiting"] == 0);
     let named = events(&documents).len();

@@ -95,7 +95,11 @@ fn statements(config: &Config) -> Vec<Statement> {
     all.extend(config.decide.limits.iter().map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
     all.extend(config.groups.iter().map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
     all.extend(config.classes.iter().map(|it| Statement::new(format!("class {}", it.name), it.summary(), it)));
-    all.extend(config.notify.iter().map(|it| Statement::new(format!("notify {}", it.name), it.summary(), it)));
+    all.extend(config.notify.iter().map(|it| Statement {
+        what: format!("notify {}", it.name),
+        text: it.summary(),
+        value: it.whole(),
+    }));
     let costs = config.decide.requests.iter();
     all.extend(costs.map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)));
     let settings = of_agent(&config.agent)

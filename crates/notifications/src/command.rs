@@ -17,7 +17,7 @@ const QUOTED: usize = 500;
 /// A command that writes more than this is killed.
 const MOST_OUTPUT: u64 = 1 << 20;
 /// The interval at which a running command is ended if its `[[notify]]` is not in effect any more.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 /// The environment: nothing of the agent's, which has the service manager's variables.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -161,7 +161,7 @@ fn outcome(status: ExitStatus) -> String {
 /// `: ` and the start of the output; nothing if there is none.
 fn quoted(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
-    let text = human::printable(text.trim());
+    let text = human::printable(&text.trim().replace('\n', " "));
     if text.is_empty() { text } else { format!(": {text}") }
 }
 

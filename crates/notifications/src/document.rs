@@ -61,7 +61,7 @@ fn line(event: &Event) -> String {
     let about = [event.source.as_ref(), event.limit.as_ref(), event.group.as_ref()];
     let about: Vec<&str> = about.into_iter().flatten().map(String::as_str).collect();
     let subject = if about.is_empty() { String::new() } else { format!(" {}", about.join(", ")) };
-    human::printable(&format!("{}{subject}: {}", event.verdict.name(), event.reason))
+    human::printable(&format!("{}{subject}: {}", event.verdict.name(), event.reason).replace('\n', " "))
 }
 
 #[cfg(test)]

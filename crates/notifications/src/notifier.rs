@@ -65,11 +65,17 @@ impl Notifier {
     }
 }
 
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 /// The note about a failing receiver.
 fn note(status: &NotificationStatus, failing: &NotificationFailing) -> String {
     let time = human::time(Duration::from_secs(failing.for_seconds as u64));
     let next = match failing.next_attempt_in_seconds {
-        Some(_) => format!("{} events wait", human::number(status.events_waiting)),
+        Some(_) => format!("events waiting: {}", human::number(status.events_waiting)),
         None => "the notification was dropped".to_owned(),
     };
     let (name, attempts, error) = (&status.name, failing.attempts, &failing.error);

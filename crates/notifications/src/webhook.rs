@@ -33,7 +33,7 @@ pub fn post(url: &WebhookUrl, secret_file: Option<&Path>, body: &str, timeout: D
         return Ok(());
     }
     let reply = String::from_utf8_lossy(&response.body[..response.body.len().min(QUOTED)]).into_owned();
-    let reply = human::printable(reply.trim());
+    let reply = human::printable(&reply.trim().replace('\n', " "));
     let quoted = if reply.is_empty() { reply } else { format!(": {reply}") };
     let retry = if is_final(response.status) { Retry::Never } else { Retry::Later };
     Err(Failure { reason: format!("{url} replied with status {}{quoted}", response.status), retry })

@@ -104,7 +104,9 @@ impl Feed {
                 if !self.attacks.follows(limit) {
                     self.attacks.follow(limit, packets.evaluated(limit).unwrap_or_default(), Instant::now());
                 }
-                self.attacks.refused(limit, event.source.as_deref().unwrap_or_default(), event.count);
+                if let Some(source) = &event.source {
+                    self.attacks.refused(limit, source, event.count);
+                }
             }
             self.log.push(event);
         }

@@ -5,7 +5,7 @@ pub const NOTIFY: TableReference = TableReference {
     heading: "[[notify]]",
     variant: None,
     page: "notify",
-    summary: "A command or a webhook that receives events as JSON ([guide](../../guides/notifications.md)).",
+    summary: "A command or a webhook that receives events as JSON.",
     keys: &[
         key(
             "on",

@@ -43,14 +43,15 @@ fn script(network: &Network, name: &str, lines: &str) -> PathBuf {
 }
 
 fn recorder(network: &Network) -> PathBuf {
-    // In one write, so that a reader sees whole lines.
     script(network, "record", "document=$(cat) && printf '%s\\n' \"$document\" >> \"$1\"")
 }
 
 /// The documents in a recorder's file.
 fn recorded(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+    // The last line may not be complete yet.
+    let complete = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+    complete.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
 /// Requests that a webhook accepted: their heads and documents.

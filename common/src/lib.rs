@@ -12,6 +12,7 @@ pub mod group;
 pub mod key;
 mod layout;
 pub mod limiter;
+pub mod list;
 pub mod own;
 pub mod packet;
 #[cfg(feature = "user")]

@@ -4,6 +4,7 @@ use crate::ban::Ban;
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
+use crate::list::Chunk;
 use crate::own::OwnKey;
 use crate::prefix::Line;
 use crate::rule::Rule;
@@ -21,6 +22,7 @@ macro_rules! plain {
 
 plain!(
     Ban,
+    Chunk,
     Counters,
     GroupCounters,
     GroupSettings,

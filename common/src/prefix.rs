@@ -253,6 +253,32 @@ impl PrefixRoot {
     #[inline(always)]
     #[must_use]
     pub fn look_up<L: Lines + ?Sized>(self, lines: &L, address: Address) -> PrefixEntry {
+        let mut search = self.begin(lines, address);
+        search.go_on(lines, if self.steps < NEAR { self.steps } else { NEAR });
+        if self.steps > NEAR && search.node.goes_on() {
+            search.node = lines.go_further(search);
+        }
+        PrefixEntry(lines.forget(u64::from(search.node.0), address.lo) as u32)
+    }
+}
+
+impl PrefixRoot {
+    /// The same with all steps in one loop, for a root that is no constant of the program.
+    #[inline(always)]
+    #[must_use]
+    pub fn look_up_in_one_loop<L: Lines + ?Sized>(self, lines: &L, address: Address) -> PrefixEntry {
+        let mut search = self.begin(lines, address);
+        // 64 bits, since the verifier loses a smaller counter that shares a word of the stack with a map's key.
+        let mut left = u64::from(MOST_STEPS);
+        while left > 0 && search.step(lines) {
+            left -= 1;
+        }
+        PrefixEntry(lines.forget(u64::from(search.node.0), address.lo) as u32)
+    }
+
+    /// The search after the root.
+    #[inline(always)]
+    fn begin<L: Lines + ?Sized>(self, lines: &L, address: Address) -> Search {
         let key =
             if address.is_ipv4() { u64::from(u32::from_be(address.ipv4_memory())) } else { u64::from_be(address.hi) };
         let mut node = self.node;
@@ -260,12 +286,27 @@ impl PrefixRoot {
             let header = Header { base: self.base, shift: self.shift, last: self.last };
             node = header.follow(lines, node.line(), key);
         }
-        let mut search = Search { node, key, lower: u64::from_be(address.lo) };
-        search.go_on(lines, if self.steps < NEAR { self.steps } else { NEAR });
-        if self.steps > NEAR && search.node.goes_on() {
-            search.node = lines.go_further(search);
+        Search { node, key, lower: u64::from_be(address.lo) }
+    }
+
+    /// The words of its memory.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 3] {
+        [self.base, self.shift as u64 | (self.last as u64) << 32, self.node.0 as u64 | (self.steps as u64) << 32]
+    }
+
+    /// The root with these words.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_words(words: [u64; 3]) -> Self {
+        let [base, stretches, node] = words;
+        Self {
+            base,
+            shift: stretches as u32,
+            last: (stretches >> 32) as u32,
+            node: Node(node as u32),
+            steps: (node >> 32) as u32,
         }
-        PrefixEntry(lines.forget(u64::from(search.node.0), address.lo) as u32)
     }
 }
 
@@ -285,23 +326,30 @@ impl Search {
     fn go_on<L: Lines + ?Sized>(&mut self, lines: &L, steps: u32) {
         let mut step = 0;
         while step < steps {
-            self.node = Node(lines.forget(u64::from(self.node.0), self.lower) as u32);
-            self.key = lines.forget(self.key, self.lower);
-            if !self.node.goes_on() {
+            if !self.step(lines) {
                 break;
             }
-            if self.node.0 & Node::LOWER != 0 {
-                self.key = self.lower;
-            }
-            self.node = match lines.line(self.node.line()) {
-                Some(line) if self.node.0 & Node::TABLE != 0 => {
-                    Header::of(line).follow(lines, self.node.line(), self.key)
-                }
-                Some(line) => line.behind_separators(self.key),
-                None => Node(0),
-            };
             step += 1;
         }
+    }
+
+    /// One step; `false` at the end.
+    #[inline(always)]
+    fn step<L: Lines + ?Sized>(&mut self, lines: &L) -> bool {
+        self.node = Node(lines.forget(u64::from(self.node.0), self.lower) as u32);
+        self.key = lines.forget(self.key, self.lower);
+        if !self.node.goes_on() {
+            return false;
+        }
+        if self.node.0 & Node::LOWER != 0 {
+            self.key = self.lower;
+        }
+        self.node = match lines.line(self.node.line()) {
+            Some(line) if self.node.0 & Node::TABLE != 0 => Header::of(line).follow(lines, self.node.line(), self.key),
+            Some(line) => line.behind_separators(self.key),
+            None => Node(0),
+        };
+        true
     }
 
     /// Continues to the end after the first steps.

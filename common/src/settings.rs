@@ -67,8 +67,8 @@ pub struct Settings {
     pub essential_limited: u32,
     /// The look-up of limits for certain sources and interfaces.
     pub scoping: Scoping,
-    /// Always 0.
-    pub _pad: u32,
+    /// 1: the policy has ban lists.
+    pub lists_in_use: u32,
     /// The location of such a buffer's segments; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
     /// The limit on replies.
@@ -111,7 +111,7 @@ impl Settings {
         is_generic: 0,
         essential_limited: 0,
         scoping: Scoping::NONE,
-        _pad: 0,
+        lists_in_use: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         essential: PacketBucket::CLOSED,

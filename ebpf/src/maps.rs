@@ -1,14 +1,15 @@
 //! The maps, by the names that bpftool shows, and bounds-checked access to them. Sizes are set when they are created.
 
 use aya_ebpf::Global;
-use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
-use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
+use aya_ebpf::bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
+use aya_ebpf::btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
 use common::key::Key;
+use common::list::Chunk;
 use common::own::OwnKey;
 use common::packet::Direction;
 use common::packet::reply::Reply;
@@ -57,6 +58,14 @@ pub static MARKS: Array<Mark, 1, POLICY> = Array::new();
 /// The bans. Only the agent writes it, and it outlives every policy.
 #[btf_map]
 pub static BANS: LpmTrie<[u8; 16], Ban, 1> = LpmTrie::new();
+
+/// The ban lists: one map, which the agent replaces as a whole. It outlives every policy. Programs only add to the
+/// counters in its first chunk.
+#[btf_map]
+pub static LISTS: ArrayOfMaps<ListChunks, 1> = ArrayOfMaps::new();
+
+/// The chunks of the lists; their number differs from map to map.
+pub type ListChunks = Array<Chunk, 1, { (BPF_F_MMAPABLE | BPF_F_INNER_MAP) as usize }>;
 
 /// The table of sources.
 #[btf_map]

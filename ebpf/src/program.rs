@@ -5,6 +5,7 @@ use core::arch::asm;
 use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
 use common::ban::Ban;
 use common::essential::Essential;
+use common::list::{self, CHUNK_LINES, CHUNK_WORDS};
 use common::packet::{Address, Depth};
 use common::prefix::{Line, Lines, Node, PrefixEntry, PrefixRoot, Search};
 use common::program::Program;
@@ -15,7 +16,9 @@ use common::throttle::Host;
 
 use crate::atomics;
 use crate::clock;
-use crate::maps::{BANS, ESSENTIAL, INTERFACES, PORTS, PREFIXES, RUNTIME, SCOPES, setting, setting_at};
+use crate::maps::{
+    BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting, setting_at,
+};
 use crate::throttle::{Kernel, MapCell};
 use crate::trace;
 
@@ -54,6 +57,7 @@ impl Program for Kernel {
     #[inline(always)]
     fn is_banned(&self, source: Address) -> bool {
         RUNTIME.get(0).is_some_and(|runtime| runtime.bans != 0) && weir_ban(source.hi, source.lo) != 0
+            || setting!(lists_in_use) != 0 && weir_list(source.hi, source.lo) != 0
     }
 
     #[inline(always)]
@@ -187,6 +191,71 @@ extern "C" fn weir_ban(hi: u64, lo: u64) -> u32 {
     // SAFETY: a word of a map's value, which only atomic additions and the agent write.
     unsafe { atomics::add((&raw const ban.refused).cast_mut(), 1) };
     1
+}
+
+/// A global function of numbers, so that it is verified once, and not at all without ban lists (Linux 6.8).
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_list(hi: u64, lo: u64) -> u32 {
+    let address = Address { hi, lo };
+    let Some(chunks) = LISTS.get(0) else { return 0 };
+    let Some(head) = chunks.get_ptr_mut(0) else { return 0 };
+    let head = ListHead(head.cast());
+    if !list::may_contain(&head, address) {
+        return 0;
+    }
+    let list = list::list_of(&head, &ListLines(chunks), address);
+    if list == 0 {
+        return 0;
+    }
+    // SAFETY: a word of a map's value, which only atomic additions write.
+    unsafe { atomics::add(head.at(list::refused_word(list)), 1) };
+    1
+}
+
+/// The first chunk of the lists.
+#[derive(Clone, Copy)]
+struct ListHead(*mut u64);
+
+impl ListHead {
+    #[inline(always)]
+    fn at(self, index: u32) -> *mut u64 {
+        let mut index = u64::from(index);
+        // SAFETY: the mask is within the chunk. In assembly, since the compiler would remove it.
+        unsafe {
+            asm!("{0} &= {1}", inout(reg) index, const CHUNK_WORDS - 1, options(pure, nomem, nostack));
+            self.0.add(index as usize)
+        }
+    }
+}
+
+impl list::Head for ListHead {
+    #[inline(always)]
+    fn word(&self, index: u32) -> u64 {
+        // SAFETY: a word of a map's value.
+        unsafe { self.at(index).read_volatile() }
+    }
+}
+
+/// The chunks after the first one.
+struct ListLines(&'static ListChunks);
+
+impl Lines for ListLines {
+    #[inline(always)]
+    fn line(&self, number: u32) -> Option<&Line> {
+        let chunk = self.0.get_ptr(1 + number / CHUNK_LINES)?;
+        let mut line = u64::from(number);
+        // SAFETY: as in `ListHead::at`; a line is within the chunk.
+        unsafe {
+            asm!("{0} &= {1}", inout(reg) line, const CHUNK_LINES - 1, options(pure, nomem, nostack));
+            Some(&*chunk.cast::<Line>().add(line as usize))
+        }
+    }
+
+    #[inline(always)]
+    fn forget(&self, number: u64, any: u64) -> u64 {
+        Trees.forget(number, any)
+    }
 }
 
 /// A global function of a number, so that it is verified once.

@@ -22,6 +22,10 @@ use crate::stats::{
 /// A ban as text.
 fn banned(ban: &BanStatus) -> String {
     let reason = ban.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    if let (Some(list), Some(since)) = (ban.origin.strip_prefix("list:"), ban.since) {
+        let since = std::time::UNIX_EPOCH + std::time::Duration::from_secs_f64(since.max(0.0));
+        return format!("as {}, by list {list} since {}", ban.cidr, humantime::format_rfc3339_seconds(since));
+    }
     match ban.expires_in_seconds {
         Some(seconds) => format!("as {}, for another {}{reason}", ban.cidr, table::seconds(seconds)),
         None => format!("as {}, until it is lifted{reason}", ban.cidr),

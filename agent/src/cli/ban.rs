@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use api::request::{BanOrder, Banned, MOST_ORDERS, Request, Unbanned};
+use api::list::{ListStatus, ListsStatus};
+use api::request::{BanOrder, Banned, Excepted, MOST_ORDERS, Request, Unbanned};
 use config::policy::Prefix;
 use config::{prefix, ssh};
 
@@ -17,7 +18,7 @@ use super::print::Print;
 use super::table::{self, number};
 use crate::ban_reason;
 use crate::cli::arguments::Options;
-use crate::stats::{BanStatus, BansRow};
+use crate::stats::{BanStatus, BansRow, Status};
 
 /// Whether `--force` was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +172,7 @@ pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow
         all.unbanned += some.unbanned;
         all.was_banned |= some.was_banned;
         all.still_banned.extend(some.still_banned);
+        all.excepted.extend(some.excepted);
     }
     tell_unbanned(&all, options, &prefixes.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>().join(", "))
 }
@@ -182,9 +184,15 @@ pub fn unban_all(options: &Options) -> anyhow::Result<ExitCode> {
 
 fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Result<ExitCode> {
     Print::from(options.json).document(all, |all| match all.was_banned {
+        true if all.unbanned == 0 => {}
         true => println!("{} unbanned", number(all.unbanned)),
         false => println!("{named} was not banned: agent bans lists the bans"),
     })?;
+    if !options.json {
+        for Excepted { cidr, list } in &all.excepted {
+            println!("{cidr} is an exception from ban lists now; list {list} contains it");
+        }
+    }
     for still in &all.still_banned {
         eprintln!("{} is still banned, as part of {}: agent unban {}", still.cidr, still.by, still.by);
     }
@@ -192,6 +200,12 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
 }
 
 pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
+    if !options.json {
+        let status: Status = options.client().ask(&Request::Status)?;
+        if let Some(lists) = &status.ban_lists {
+            println!("{}\n", ban_lists(lists));
+        }
+    }
     ask(options, &Request::Bans, |rows: &Vec<BansRow>| {
         let until =
             |row: &BansRow| row.ban.expires_in_seconds.map_or_else(|| "until lifted".to_owned(), table::seconds);
@@ -203,6 +217,34 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
         let cells = |row: &BansRow| [row.ban.cidr.clone(), reason(row), until(row), number(row.throttled_packets)];
         table::render(["CIDR", "REASON", "FOR ANOTHER", "THROTTLED"], 2, rows.iter().map(cells))
     })
+}
+
+/// The ban lists as text: a table, exceptions and problems.
+fn ban_lists(lists: &ListsStatus) -> String {
+    let ago =
+        |seconds: Option<f64>| seconds.map_or_else(|| "never".to_owned(), |ago| format!("{} ago", table::seconds(ago)));
+    let cells = |list: &ListStatus| {
+        [
+            list.name.clone(),
+            number(list.prefixes),
+            number(list.throttled_packets),
+            ago(list.updated_seconds_ago),
+            ago(list.checked_seconds_ago),
+            table::seconds(list.next_in_seconds),
+            list.source.clone(),
+        ]
+    };
+    let headings = ["LIST", "PREFIXES", "THROTTLED", "UPDATED", "CHECKED", "NEXT IN", "SOURCE"];
+    let mut text = table::render(headings, 1, lists.lists.iter().map(cells));
+    if !lists.exceptions.is_empty() {
+        text.push_str(&format!("\nexceptions from lists: {}", lists.exceptions.join(", ")));
+    }
+    for list in &lists.lists {
+        for problem in list.problem.iter().chain(&list.note) {
+            text.push_str(&format!("\nnote: ban list {:?}: {problem}", list.name));
+        }
+    }
+    text
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::exit::USAGE;
 use super::print::Print;
 use super::{ask, table};
-use crate::daemon::holds_packets;
+use crate::daemon::{holds_packets, lists};
 use crate::doctor;
 use crate::protect::{self, Protected};
 use crate::server::control::Client;
@@ -98,7 +98,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
         memory: request_memory(&loaded.config),
         packet_memory: memory,
-        notes: plan.note(&loaded.config).into_iter().collect(),
+        notes: plan.note(&loaded.config).into_iter().chain(lists::forecast(&loaded.config)).collect(),
     };
     print.document(&checked, |checked| show(file, &loaded.config, checked))?;
     Ok(ExitCode::SUCCESS)

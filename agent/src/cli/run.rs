@@ -25,6 +25,7 @@ use super::exit::USAGE;
 use crate::cli::arguments::Options;
 use crate::daemon::events::{EventLog, Feed, Observer};
 use crate::daemon::for_cluster;
+use crate::daemon::lists::BanLists;
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::reload::{self, LastValid, Live, Record, Source};
 use crate::daemon::state::{Keeping, Restore, StateDirectory};
@@ -176,6 +177,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             }
             _ => in_effect,
         };
+        let lists = BanLists::start(live.config(), Arc::clone(&packets), Arc::clone(&events));
         let agent = Agent::new(
             file,
             live,
@@ -185,6 +187,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             (lease_client, exchanger),
             (events, notifier, attacks),
             Arc::clone(&state),
+            lists,
         );
         let agent = Arc::new(agent);
         // The thread may outlive the agent, and must not keep its sockets.

@@ -16,6 +16,7 @@ use datapath::memory::Lasting;
 use notifications::Notifier;
 
 use super::cluster_packets::for_cluster;
+use super::lists::BanLists;
 use super::packets::{PacketEngine, Packets};
 use super::reload::{Changing, Live};
 use super::state::{Keeping, Moment, Saved, StateDirectory};
@@ -50,6 +51,7 @@ pub struct Agent {
     pub(super) state: Arc<Keeping>,
     pub(super) counter_resets: AtomicU64,
     pub(super) tracer: Tracer,
+    pub(super) lists: Arc<BanLists>,
 }
 
 impl Agent {
@@ -65,6 +67,7 @@ impl Agent {
         (cluster, exchange): (Option<cluster::LeaseClient>, Option<cluster::Exchanger>),
         (events, notifier, attacks): (Arc<EventLog>, Arc<Notifier>, Arc<CurrentAttacks>),
         state: Arc<Keeping>,
+        lists: Arc<BanLists>,
     ) -> Self {
         let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
         let exchange = Arc::new(ArcSwapOption::new(exchange.map(Arc::new)));
@@ -85,6 +88,7 @@ impl Agent {
             state,
             counter_resets,
             tracer,
+            lists,
         }
     }
 
@@ -125,6 +129,10 @@ impl Agent {
         }
         let saved = saved.unwrap_or_else(|| Saved { at: Some(Moment::now()), ..Saved::default() });
         Some(Saved { requests, ..saved })
+    }
+
+    pub(crate) fn lists(&self) -> &BanLists {
+        &self.lists
     }
 
     pub(crate) const fn tracer(&self) -> &Tracer {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::request::{BanOrder, Banned, CountersReset, Request, Reset};
-use config::policy;
+use api::request::{BanOrder, Banned, CountersReset, Request, Reset, Unbanned};
+use config::{PrefixKey, policy, prefix};
 use notifications::Notifier;
 
 use super::agent::Agent;
@@ -36,6 +36,8 @@ impl Agent {
         status.uptime_seconds = self.started.elapsed().as_secs();
         status.notes.extend(self.groups.notes());
         status.notes.extend(self.state.notes());
+        status.notes.extend(self.lists.notes());
+        status.ban_lists = Some(self.lists.status()).filter(|lists| !lists.lists.is_empty());
         let live = self.changing.live();
         status.last_reload = live.last();
         status.trial = live.trial();
@@ -61,6 +63,9 @@ impl Agent {
             Some(packets) => packets.show(source).map_err(text)?,
             None => self.class_of(source),
         };
+        if status.ban.is_none() && !status.never_limit {
+            status.ban = self.lists.ban_of(source);
+        }
         status.exempt = self.exempt(source, &status);
         status.requests = self.requests.engine().requests_of(source, self.requests.now());
         Ok(status)
@@ -124,7 +129,17 @@ impl Agent {
     fn order_bans(&self, packets: &PacketEngine, orders: &[BanOrder]) -> Result<Banned, String> {
         let banned = packets.order_bans(orders)?;
         ordered(orders, &banned).into_iter().for_each(|event| self.events.push(event));
+        self.lists.end_exceptions(orders.iter().filter_map(|order| prefix_key(&order.cidr)));
         Ok(banned)
+    }
+
+    /// Lifts bans, and excepts those of the prefixes that a ban list contains.
+    fn unban(&self, packets: &PacketEngine, cidrs: &[String]) -> Result<Unbanned, String> {
+        let mut unbanned = packets.lift_bans(cidrs)?;
+        let prefixes: Vec<PrefixKey> = cidrs.iter().filter_map(|cidr| prefix_key(cidr)).collect();
+        unbanned.excepted = self.lists.except(&prefixes)?;
+        unbanned.was_banned |= !unbanned.excepted.is_empty();
+        Ok(unbanned)
     }
 
     fn limits(&self) -> Result<Vec<LimitStatus>, String> {
@@ -165,7 +180,7 @@ impl Handler for Agent {
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),
-            Request::Unban { cidrs } => json(self.packet_engine()?.lift_bans(&cidrs)?),
+            Request::Unban { cidrs } => json(self.unban(&*self.packet_engine()?, &cidrs)?),
             Request::UnbanAll => json(self.packet_engine()?.lift_all_bans()?),
             Request::Bans => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.bans()).map_err(text)?),
             Request::Decide { question } => {
@@ -203,6 +218,10 @@ impl Handler for Agent {
     fn follow(&self, last: usize, follower: Follower) -> Result<Subscription, String> {
         self.events.follow(last, follower).map_err(text)
     }
+}
+
+fn prefix_key(cidr: &str) -> Option<PrefixKey> {
+    prefix::parse(cidr).ok().map(|prefix| PrefixKey::from(&prefix))
 }
 
 fn json(document: impl serde::Serialize) -> Result<serde_json::Value, String> {

@@ -6,6 +6,7 @@ mod ban_events;
 mod cluster_packets;
 pub mod escalation;
 pub mod events;
+pub mod lists;
 pub mod packets;
 pub mod reload;
 mod requests;

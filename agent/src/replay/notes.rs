@@ -64,6 +64,7 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
         let cluster = config.limits.iter().filter(|limit| limit.cluster.is_some()).count();
         for (count, what, text) in [
             (elastic, "elastic limit", "evaluated as on a host without spare CPU time"),
+            (config.ban_lists.len(), "ban list", "not applied: a replay reads no lists"),
             (cluster, "limit of the cluster", "evaluated as if this host had the whole limit"),
             (
                 config.decide.limits.len(),

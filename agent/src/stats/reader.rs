@@ -498,7 +498,7 @@ pub(crate) fn ban_status(bans: &BanList, prefix: &PrefixKey, until: u64, now: u6
         (By::Limit, None) => "limit".to_owned(),
     };
     let reason = why.map(|why| why.text.to_string());
-    BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(until, now), origin, reason }
+    BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(until, now), origin, reason, since: None }
 }
 
 /// The address of a key, with the limit's prefix length if it is shorter than the address.

@@ -17,6 +17,7 @@ mod interfaces;
 mod keys;
 mod life;
 mod limits;
+mod lists;
 mod log;
 mod members;
 mod memory;
@@ -52,7 +53,8 @@ type Test = (&'static str, fn());
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// What another kernel may enforce in another way: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 21] = [
+const ON_KERNELS: [&[Test]; 22] = [
+    lists::TESTS,
     limits::TESTS,
     keys::TESTS,
     hooks::TESTS,

@@ -3,6 +3,7 @@
 
 mod essential;
 mod hooks;
+mod lists;
 mod prefixes;
 mod replay;
 mod trace;
@@ -63,9 +64,11 @@ fn main() {
         many_rules();
         Ok(())
     }));
-    let others: [(&str, fn()); 12] = [
+    let others: [(&str, fn()); 14] = [
         ("each_kind_of_essential_traffic_passes_its_burst", essential::limits),
         ("a_source_has_the_class_of_its_longest_prefix", prefixes::classes),
+        ("the_merged_lists_decide_which_packets_are_refused", lists::verdicts),
+        ("a_million_prefixes_of_a_list_load_and_cost_little", lists::million),
         ("a_replay_comes_to_the_verdicts_and_counters_of_the_kernel", replay::verdicts),
         ("a_replay_of_limits_for_some_sources_and_interfaces_does_so_too", replay::scoped),
         ("a_refused_source_has_an_event_at_once_and_then_once_a_second", told_once_a_second),
@@ -452,7 +455,7 @@ fn budget() {
         ("one limit", plain),
         ("every feature", rich),
         ("every feature, prefixes of every length", skewed),
-        ("every feature for some sources and interfaces", scoped),
+        ("every feature for some sources and interfaces, and ban lists", format!("{scoped}{}", lists::LIST)),
     ] {
         let pins = Pins::new();
         let mut datapath = load(&image(&limits), &pins);

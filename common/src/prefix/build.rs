@@ -36,8 +36,8 @@ const LEAF: usize = SEPARATORS + 1;
 const LEAVES: usize = LEAF * LEAF;
 
 /// The first IPv4-mapped address, and how many bits precede IPv4's own.
-const MAPPED: u128 = 0xffff_0000_0000;
-const MAPPED_LENGTH: u32 = 96;
+pub(crate) const MAPPED: u128 = 0xffff_0000_0000;
+pub(crate) const MAPPED_LENGTH: u32 = 96;
 
 /// Builds the trees for distinct prefixes in any order, in O(n log n).
 #[must_use]
@@ -65,7 +65,7 @@ impl Prefix {
         }
     }
 
-    const fn holds(self, address: u128) -> bool {
+    pub(crate) const fn holds(self, address: u128) -> bool {
         self.address <= address && address <= self.last()
     }
 }

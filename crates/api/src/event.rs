@@ -37,6 +37,10 @@ pub enum EventKind {
     Attack,
     /// Refusals of the limit are low again.
     AttackEnded,
+    /// A ban list has new content.
+    ListUpdated,
+    /// A ban list could not be read or put in effect.
+    ListFailed,
     /// Events were lost because there were too many.
     Lost,
 }
@@ -59,6 +63,8 @@ impl EventKind {
             Self::StoreUp => "store-up",
             Self::Attack => "attack",
             Self::AttackEnded => "attack-ended",
+            Self::ListUpdated => "list-updated",
+            Self::ListFailed => "list-failed",
             Self::Lost => "lost",
         }
     }

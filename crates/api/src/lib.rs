@@ -9,6 +9,7 @@ pub mod event;
 pub mod group;
 pub mod interface;
 pub mod limit;
+pub mod list;
 pub mod memory;
 pub mod notification;
 pub mod reload;

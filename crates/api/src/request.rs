@@ -160,6 +160,17 @@ pub struct Unbanned {
     /// Prefixes that a wider ban still covers.
     #[serde(default)]
     pub still_banned: Vec<StillBanned>,
+    /// Prefixes that a ban list contains, and that are excepted from all lists now.
+    #[serde(default)]
+    pub excepted: Vec<Excepted>,
+}
+
+/// An exception from ban lists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Excepted {
+    pub cidr: String,
+    /// The first list that contains it.
+    pub list: String,
 }
 
 /// A prefix inside a wider ban.

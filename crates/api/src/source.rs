@@ -90,12 +90,15 @@ pub struct BanStatus {
     pub cidr: String,
     /// Seconds until the ban ends; `null` if it does not end.
     pub expires_in_seconds: Option<f64>,
-    /// The ban's origin: `operator`, `limit:NAME`, or `limit` if the name was lost in a crash of the agent.
+    /// The ban's origin: `operator`, `list:NAME`, `limit:NAME`, or `limit` if the name was lost in a crash of the agent.
     #[serde(default)]
     pub origin: String,
     /// The operator's reason; `null` without one.
     #[serde(default)]
     pub reason: Option<String>,
+    /// When the list contained it first, in seconds since 1970; `null` for other bans.
+    #[serde(default)]
+    pub since: Option<f64>,
 }
 
 /// One element of `agent bans --json`.

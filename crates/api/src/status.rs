@@ -8,6 +8,7 @@ use crate::attack::Attack;
 use crate::cluster::ClusterStatus;
 use crate::interface::AttachMode;
 use crate::limit::LimitDefinition;
+use crate::list::ListsStatus;
 use crate::memory::MemoryStatus;
 use crate::notification::NotificationStatus;
 use crate::reload::{LastReload, TrialStatus};
@@ -67,6 +68,9 @@ pub struct Status {
     /// The deliveries of each `[[notify]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notifications: Vec<NotificationStatus>,
+    /// The ban lists; `null` without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban_lists: Option<ListsStatus>,
     /// The cluster's state; `null` without shared limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,

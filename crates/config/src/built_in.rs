@@ -41,6 +41,7 @@ impl Config {
                 ..AgentConfig::default()
             },
             classes: Vec::new(),
+            ban_lists: Vec::new(),
             groups: Vec::new(),
             limits: vec![
                 limit("packets-per-source", Unit::Packets, 10_000, 20_000),

@@ -100,6 +100,7 @@ fn statements(config: &Config) -> Vec<Statement> {
         text: it.summary(),
         value: it.whole(),
     }));
+    all.extend(config.ban_lists.iter().map(|it| Statement::new(format!("ban list {}", it.name), it.summary(), it)));
     let costs = config.decide.requests.iter();
     all.extend(costs.map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)));
     let settings = of_agent(&config.agent)

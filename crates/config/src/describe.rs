@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::human;
 use crate::policy::{
-    Action, Algorithm, Class, Direction, Key, Limit, LimitSources, OnFull, PortSet, ProtocolFilter, RequestEnforcement,
-    RequestLimit, Service, Throttle, Tier,
+    Action, Algorithm, BanList, Class, Direction, Key, Limit, LimitSources, OnFull, PortSet, ProtocolFilter,
+    RequestEnforcement, RequestLimit, Service, Throttle, Tier,
 };
 use crate::policy_group::Group;
 
@@ -126,6 +126,15 @@ impl Class {
     pub fn summary(&self) -> String {
         let sources: Vec<String> = self.sources.iter().map(ToString::to_string).collect();
         format!("{}: {}", sources.join(", "), self.service)
+    }
+}
+
+impl BanList {
+    /// The summary without the name: `https://lists.example/drop.txt every 1h: ban`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let shrink = if self.allow_shrink { ", may shrink" } else { "" };
+        format!("{} every {}: ban{shrink}", self.source.shown(), human::time(self.every))
     }
 }
 

@@ -3,6 +3,7 @@
 //! One module per table. All errors of a file are reported at once, each with its position and a correction.
 
 mod agent;
+pub mod ban_list;
 mod built_in;
 mod changes;
 mod checks;

@@ -11,7 +11,7 @@ use super::checks::{check_classes, check_exchanged, check_limits};
 use super::policy::{AgentConfig, Class, Config};
 use super::report::{self, Placed, Problems, Report, Span};
 use super::table::{Table, entries};
-use super::{agent, class, cluster, decide, escalate, group, limit_scope, notify, tcp};
+use super::{agent, ban_list, class, cluster, decide, escalate, group, limit_scope, notify, tcp};
 
 /// A valid config, and its warnings.
 #[derive(Clone, Debug)]
@@ -126,6 +126,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
     let classes_read: Vec<Class> = classes.iter().map(|read| read.class.clone()).collect();
     let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
+    let ban_lists = entries(&mut root, "ban_list", "[[ban_list]]", ban_list::read);
     let groups = entries(&mut root, "group", "[[group]]", group::read);
     let cluster = cluster::read(&mut root, &clustered);
     let notify = notify::read_all(&mut root);
@@ -137,7 +138,8 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     tcp::check(&limits, &classes, root.problems);
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
-    let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty();
+    ban_list::check(&ban_lists, &agent, root.problems);
+    let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && ban_lists.is_empty();
     if is_empty && !agent.allow_empty && root.problems.errors.is_empty() {
         let message = "the config limits nothing: it has no [[limit]] and no [[group]]";
         root.problems.error(root.span(), message, "add one, or set [agent] allow_empty = true");
@@ -146,6 +148,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     Some(Config {
         agent,
         classes: classes.into_iter().map(|read| read.class).collect(),
+        ban_lists: ban_lists.into_iter().map(|read| read.list).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),
         decide,
         groups: groups.into_iter().map(|read| read.group).collect(),

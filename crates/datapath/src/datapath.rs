@@ -21,6 +21,7 @@ use crate::hooks::trouble::Trouble;
 use crate::maps::access::{array_of, map_mut};
 use crate::maps::bans::Bans;
 use crate::maps::events::EventRing;
+use crate::maps::lists::{self, ListMap};
 use crate::maps::own::OwnAddresses;
 use crate::maps::rows::Rows;
 use crate::maps::size::{self, MOST_BANS, RING_BYTES, SAMPLES};
@@ -126,6 +127,7 @@ impl Datapath {
             loader.map_pin_path(map, place.map(map));
         }
         loader.map_pin_path(pins::BANS, pins.map(pins::BANS));
+        loader.map_pin_path(pins::LISTS, pins.map(pins::LISTS));
         let direction = if settings.is_egress != 0 { Direction::Egress } else { Direction::Ingress };
         for (map, path) in place.generation().iter().flat_map(|generation| generation.maps(direction)) {
             loader.map_pin_path(map, path);
@@ -253,6 +255,19 @@ impl Datapath {
     /// When the object does not match the agent.
     pub fn bans(&mut self) -> Result<Bans<'_>, LoadError> {
         Bans::of(map_mut(&mut self.ebpf, pins::BANS)?)
+    }
+
+    /// Puts ban lists in effect instead of all others, for this policy and the next ones; `None` is no list.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses the map.
+    pub fn set_lists(&mut self, lists: Option<&ListMap>) -> Result<(), LoadError> {
+        let outer = map_mut(&mut self.ebpf, pins::LISTS)?;
+        match lists {
+            Some(lists) => lists.put(outer),
+            None => lists::remove(outer),
+        }
     }
 }
 

@@ -86,6 +86,9 @@ pub enum LoadError {
     /// A map cannot be mapped into memory.
     #[error("mapping a BPF map into memory failed: {0}")]
     Mmap(io::Error),
+    /// The kernel has no memory for ban lists.
+    #[error("creating a map of {bytes} bytes for ban lists failed: {source}")]
+    Lists { bytes: u64, source: io::Error },
     /// A map operation failed.
     #[error("a BPF map operation failed: {0}")]
     Map(MapError),

@@ -39,6 +39,7 @@ pub use hooks::trouble::Trouble;
 pub use maps::bans::Bans;
 pub use maps::events::{EventRing, MOST_AT_ONCE};
 pub use maps::generation::{Generation, Generations};
+pub use maps::lists::ListMap;
 pub use maps::own::OwnAddresses;
 pub use maps::size::MOST_BANS;
 pub use maps::trace::{TraceRecord, TraceRing};

@@ -263,7 +263,7 @@ fn load(
 }
 
 /// Waits until all packets that arrived before now have been evaluated.
-fn wait_for_packets() {
+pub(super) fn wait_for_packets() {
     // Programs run under RCU, whose grace period this barrier waits for (Linux 4.3, commit 5b25b13ab08f).
     if membarrier(MembarrierCommand::Global).is_err() {
         thread::sleep(JUDGED);

@@ -15,10 +15,10 @@ use datapath::bans::Why;
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use datapath::{
-    AttachError, AttachMode, BanEntry, Datapath, EventRing, LoadError, PinDirectory, PinLock, SavedTable, Turn,
+    AttachError, AttachMode, BanEntry, Datapath, EventRing, ListMap, LoadError, PinDirectory, PinLock, SavedTable, Turn,
 };
 
-use super::change::Change;
+use super::change::{Change, wait_for_packets};
 use super::in_effect::InEffect;
 use super::saved_bans::saved_reasons;
 use crate::daemon::events::{Evaluated, Event};
@@ -93,6 +93,17 @@ impl PacketEngine {
         // Other requests are served while it is loaded and verified.
         let change = Change::load(&config, plan, &self.pins, interfaces, None, lasting)?;
         self.lock().replace(change, config, &self.pins, interfaces)
+    }
+
+    /// Puts ban lists in effect instead of all others; `None` is no list. Afterwards no packet uses the others.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses the map.
+    pub fn put_lists(&self, lists: Option<&ListMap>) -> Result<(), LoadError> {
+        self.lock().ingress.set_lists(lists)?;
+        wait_for_packets();
+        Ok(())
     }
 
     /// The layout of the table of sources.

@@ -109,6 +109,7 @@ impl Agent {
             self.prepare(config, operator)?;
         // The last step that can fail.
         let mut notes = self.replace_packets(&effective, plan, &interfaces, lasting).map_err(ReloadError::Packets)?;
+        self.lists().replace(&effective);
         let known = self.requests().engine();
         engine.set_shares(self.shares(config).iter().filter(|(name, _)| known.asked(name).is_none()));
         self.requests().replace(engine, moves);

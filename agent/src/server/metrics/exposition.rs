@@ -1,5 +1,6 @@
 //! Converts the agent's documents to metrics.
 
+use api::list::ListsStatus;
 use api::notification::NotificationStatus;
 use cgroup::GroupStatus;
 use cgroup::account::Enforcement;
@@ -238,6 +239,9 @@ impl Page<'_> {
             ],
         )?;
         self.gauge("weir_bans", "Prefixes that are banned.", [], [([], status.bans)])?;
+        if let Some(lists) = &status.ban_lists {
+            self.ban_lists(lists)?;
+        }
         self.gauge(
             "weir_sources_tracked",
             "Keys whose allowance is not whole at this moment, of all limits together.",
@@ -262,6 +266,29 @@ impl Page<'_> {
             [],
             [([], sources.contended)],
         )
+    }
+
+    fn ban_lists(&mut self, lists: &ListsStatus) -> Result<(), Error> {
+        let all = || lists.lists.iter();
+        self.gauge(
+            "weir_list_prefixes",
+            "Prefixes of a ban list.",
+            ["list"],
+            all().map(|list| ([list.name.as_str()], list.prefixes)),
+        )?;
+        self.counter(
+            "weir_list_throttled_packets_total",
+            "Packets that a ban list refused; among the banned ones.",
+            ["list"],
+            all().map(|list| ([list.name.as_str()], list.throttled_packets)),
+        )?;
+        self.gauge(
+            "weir_list_failing",
+            "1 while a ban list cannot be read; its last content stays in effect.",
+            ["list"],
+            all().map(|list| ([list.name.as_str()], u64::from(list.problem.is_some()))),
+        )?;
+        self.gauge("weir_list_memory_bytes", "Kernel memory of all ban lists.", [], [([], lists.memory_bytes)])
     }
 
     fn limits(&mut self, limits: &[LimitStatus]) -> Result<(), Error> {

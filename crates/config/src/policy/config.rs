@@ -1,6 +1,6 @@
 //! A validated limits.toml.
 
-use super::{AgentConfig, Class, Cluster, Decide, Limit, Notify};
+use super::{AgentConfig, BanList, Class, Cluster, Decide, Limit, Notify};
 use crate::policy_group::Group;
 
 /// A validated limits.toml.
@@ -9,6 +9,8 @@ pub struct Config {
     pub agent: AgentConfig,
     /// `[[class]]`, in the file's order.
     pub classes: Vec<Class>,
+    /// `[[ban_list]]`, in the file's order.
+    pub ban_lists: Vec<BanList>,
     /// `[[limit]]` on packets, in the file's order.
     pub limits: Vec<Limit>,
     /// `[decide]`, with the limits on requests.

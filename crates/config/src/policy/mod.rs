@@ -1,6 +1,7 @@
 //! A validated config: its types exclude invalid states.
 
 mod agent;
+mod ban_list;
 mod class;
 mod config;
 mod decide;
@@ -18,6 +19,7 @@ pub use common::packet::Direction;
 pub use self::agent::{
     AgentConfig, DEFAULT_PINS, DEFAULT_SOCKET, DEFAULT_SOURCES, DEFAULT_STATE, InterfacePattern, MOST_SOURCES,
 };
+pub use self::ban_list::{BanList, Column, ListFormat, ListSource};
 pub use self::class::{Class, Service, class_name, class_of};
 pub use self::config::Config;
 pub use self::decide::{Decide, Endpoint};

@@ -97,6 +97,9 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         refuse_hidden: u32::from(pairs.iter().any(|pair| pair.refuses_hidden)),
         essential_limited: pairs.iter().fold(u32::MAX, |bits, pair| bits & essential_limited(pair, &kinds)),
         scoping,
+        lists_in_use: u32::from(
+            direction == Direction::Ingress && config.agent.mode == Mode::Enforce && !config.ban_lists.is_empty(),
+        ),
         answers: PacketBucket::of_replies(scale),
         essential: PacketBucket::of_essential(scale),
         not_ip: PacketBucket::of_not_ip(scale),

@@ -27,6 +27,9 @@ pub(crate) const SHARED_MAPS: [&str; 5] = ["TABLE", "LAYOUT", "RINGS", "SAMPLES"
 /// The map that all policies and tables share.
 pub(crate) const BANS: &str = "BANS";
 
+/// The map of ban lists, which all policies and tables share.
+pub(crate) const LISTS: &str = "LISTS";
+
 /// The prefix of pins of links.
 const LINK: &str = "link-";
 /// The prefix of pins of programs.

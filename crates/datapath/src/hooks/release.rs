@@ -8,7 +8,7 @@ use bpf::link::{self, Link};
 
 use crate::error::LoadError;
 use crate::hooks::hook::HookOf;
-use crate::hooks::pins::{BANS, HookPins, PinDirectory, SHARED_MAPS, remove};
+use crate::hooks::pins::{BANS, HookPins, LISTS, PinDirectory, SHARED_MAPS, remove};
 use crate::hooks::traffic_control;
 
 impl HookPins {
@@ -75,7 +75,7 @@ impl PinDirectory {
         traffic_control::remove_strays(self);
         self.discard_change()?;
         self.generations().clear()?;
-        for path in SHARED_MAPS.iter().chain(&[BANS]).map(|name| self.map(name)) {
+        for path in SHARED_MAPS.iter().chain(&[BANS, LISTS]).map(|name| self.map(name)) {
             if path.exists() {
                 remove(&path)?;
                 removed.push(path);

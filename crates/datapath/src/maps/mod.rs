@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod events;
 pub(crate) mod generation;
 mod interfaces;
+pub(crate) mod lists;
 pub(crate) mod own;
 pub(crate) mod policy;
 mod prefixes;

@@ -1,12 +1,13 @@
 //! Every table, in the order of the book.
 
-use super::{agent, class, cluster, decide, group, limit, notify, request};
+use super::{agent, ban_list, class, cluster, decide, group, limit, notify, request};
 use crate::reference::TableReference;
 
 /// All tables of limits.toml.
 pub static TABLES: &[TableReference] = &[
     agent::AGENT,
     class::CLASS,
+    ban_list::BAN_LIST,
     limit::LIMIT,
     request::REQUEST_LIMIT,
     group::GROUP,

@@ -2,6 +2,7 @@
 
 mod agent;
 mod all;
+mod ban_list;
 mod class;
 mod cluster;
 mod decide;

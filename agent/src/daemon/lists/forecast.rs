@@ -1,0 +1,54 @@
+//! What the lists of a config come to, for `agent check`.
+
+use config::human;
+use config::policy::{BanList, Config, ListSource};
+use host::StateDirectory;
+use lists::{Copy, parse};
+
+use super::source::{self, Content};
+
+/// Kernel memory of a prefix, at most, and of the filter and the counters.
+const PER_PREFIX: u64 = 48;
+const BASE: u64 = 512 << 10;
+
+/// A note for each list: its prefixes and their memory, or why they are not known. Fetches nothing.
+#[must_use]
+pub fn notes(config: &Config) -> Vec<String> {
+    let state = StateDirectory::at(&config.agent.state_dir);
+    let mut notes = Vec::new();
+    let mut all = 0;
+    for list in &config.ban_lists {
+        match count(list, &state) {
+            Ok((prefixes, from)) => {
+                all += prefixes;
+                notes.push(format!("ban list {:?}: {} prefixes in {from}", list.name, human::number(prefixes)));
+            }
+            Err(why) => notes.push(format!("ban list {:?}: {why}", list.name)),
+        }
+    }
+    if !notes.is_empty() {
+        let bytes = BASE + all * PER_PREFIX;
+        notes.push(format!(
+            "ban lists take at most {} of kernel memory, and twice that while they are replaced",
+            human::size(bytes)
+        ));
+    }
+    notes
+}
+
+/// The prefixes of a list, and where they were counted.
+fn count(list: &BanList, state: &StateDirectory) -> Result<(u64, String), String> {
+    match &list.source {
+        ListSource::File(path) => {
+            let (content, _) = source::read(path, None)?;
+            let Content::Text { bytes, .. } = content else { return Err("its file changed".to_owned()) };
+            let parsed = parse(&bytes, &list.format).map_err(|error| error.to_string())?;
+            let invalid = parsed.note().map(|note| format!(" ({note})")).unwrap_or_default();
+            Ok((parsed.prefixes.len() as u64, format!("{}{invalid}", path.display())))
+        }
+        ListSource::Url(_) => match Copy::read(state, &list.name).map_err(|error| error.to_string())? {
+            Some(copy) => Ok((copy.prefixes.len() as u64, "the last copy".to_owned())),
+            None => Err("it has not been fetched yet; its memory is not known".to_owned()),
+        },
+    }
+}

@@ -1,0 +1,239 @@
+//! One list and its content.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::event::seconds_since_1970;
+use api::list::ListStatus;
+use config::policy::{BanList, ListSource};
+use host::StateDirectory;
+use lists::{Copy, Listed, Origin, dated, parse, shrinks_too_much};
+
+use super::source::{Content, Fingerprint};
+
+/// The pause after the first failure of a URL; it doubles with each further one, up to the list's interval.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A list.
+pub(super) struct One {
+    pub list: BanList,
+    /// In order; what is in effect.
+    pub prefixes: Arc<Vec<Listed>>,
+    /// `None` until it has been read.
+    pub origin: Option<Origin>,
+    pub problem: Option<String>,
+    pub note: Option<String>,
+    pub due: Instant,
+    pub is_fetching: bool,
+    failures: u32,
+    file: Option<Fingerprint>,
+}
+
+/// What a reading changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Nothing.
+    Unchanged,
+    /// The content.
+    Updated,
+    /// The list fails, and did not before or for another reason.
+    Failed,
+}
+
+impl One {
+    /// With the last valid copy, if there is one.
+    pub fn new(list: BanList, state: &StateDirectory) -> Self {
+        let (copy, note) = match Copy::read(state, &list.name) {
+            Ok(copy) => (copy, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let (origin, prefixes) = copy.map_or((None, Vec::new()), |copy| (Some(copy.origin), copy.prefixes));
+        let mut one = Self {
+            list,
+            prefixes: Arc::new(prefixes),
+            origin,
+            problem: None,
+            note,
+            due: Instant::now(),
+            is_fetching: false,
+            failures: 0,
+            file: None,
+        };
+        if let (ListSource::Url(_), Some(origin)) = (&one.list.source, one.valid_origin()) {
+            // The clock may have been set since.
+            let age = now().saturating_sub(origin.checked).min(one.list.every.as_secs());
+            one.due += one.list.every - Duration::from_secs(age);
+        }
+        one
+    }
+
+    /// The same list with another definition.
+    pub fn redefine(&mut self, list: BanList) {
+        let before = (&self.list.source, &self.list.format, self.list.allow_shrink);
+        if (&list.source, &list.format, list.allow_shrink) != before {
+            (self.file, self.failures, self.is_fetching) = (None, 0, false);
+            self.due = Instant::now();
+        }
+        self.due = self.due.min(Instant::now() + list.every);
+        self.list = list;
+    }
+
+    /// The origin of the content, if it is from the present source.
+    pub fn valid_origin(&self) -> Option<&Origin> {
+        self.origin.as_ref().filter(|origin| origin.source == source_of(&self.list))
+    }
+
+    /// Reads the list's file.
+    pub fn read(&mut self, path: &Path, state: &StateDirectory) -> Outcome {
+        let known = self.file.filter(|_| self.valid_origin().is_some());
+        let read = super::source::read(path, known);
+        let content = read.map(|(content, file)| {
+            self.file = Some(file);
+            content
+        });
+        self.take_up(content, state)
+    }
+
+    /// Takes up the result of a reading, unless it is invalid.
+    pub fn take_up(&mut self, content: Result<Content, String>, state: &StateDirectory) -> Outcome {
+        match content.and_then(|content| self.checked(content, state)) {
+            Ok(is_updated) => {
+                self.failures = 0;
+                self.problem = None;
+                self.due = Instant::now() + self.list.every;
+                if is_updated { Outcome::Updated } else { Outcome::Unchanged }
+            }
+            Err(problem) => {
+                let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(self.list.every);
+                self.due = Instant::now() + pause;
+                self.failures = self.failures.saturating_add(1);
+                // A file that is as it was fails as before.
+                let is_known = self.problem.as_ref() == Some(&problem);
+                self.problem = Some(problem);
+                if is_known { Outcome::Unchanged } else { Outcome::Failed }
+            }
+        }
+    }
+
+    /// Checks a content; returns whether it differs from the present one.
+    fn checked(&mut self, content: Content, state: &StateDirectory) -> Result<bool, String> {
+        let now = now();
+        let (bytes, etag, last_modified) = match content {
+            Content::Unchanged => {
+                // A file that has not changed has the same problem.
+                if let (Some(problem), ListSource::File(_)) = (&self.problem, &self.list.source) {
+                    return Err(problem.clone());
+                }
+                if let Some(origin) = &mut self.origin {
+                    origin.checked = now;
+                }
+                return Ok(false);
+            }
+            Content::Text { bytes, etag, last_modified } => (bytes, etag, last_modified),
+        };
+        let parsed = parse(&bytes, &self.list.format).map_err(|error| error.to_string())?;
+        drop(bytes);
+        let (before, after) = (self.prefixes.len(), parsed.prefixes.len());
+        if self.valid_origin().is_some() && !self.list.allow_shrink && shrinks_too_much(before, after) {
+            return Err(format!(
+                "it shrank from {before} to {after} prefixes; if that is intended, set allow_shrink = true"
+            ));
+        }
+        let prefixes = dated(&parsed.prefixes, &self.prefixes, now.try_into().unwrap_or(u32::MAX));
+        let is_updated = prefixes != *self.prefixes;
+        let updated = self.origin.as_ref().filter(|_| !is_updated).map_or(now, |origin| origin.updated);
+        let origin = Origin { source: source_of(&self.list), updated, checked: now, etag, last_modified };
+        // In effect regardless, until the agent ends.
+        let written = Copy::write(state, &self.list.name, &origin, &prefixes);
+        self.note = written.err().map(|error| error.to_string()).or_else(|| parsed.note());
+        self.origin = Some(origin);
+        self.prefixes = Arc::new(prefixes);
+        Ok(is_updated)
+    }
+
+    /// The list in `agent status`.
+    pub fn status(&self, throttled_packets: u64) -> ListStatus {
+        let ago = |then: u64| (seconds_since_1970() - then as f64).max(0.0);
+        ListStatus {
+            name: self.list.name.clone(),
+            source: self.list.source.shown(),
+            prefixes: self.prefixes.len() as u64,
+            throttled_packets,
+            updated_seconds_ago: self.origin.as_ref().map(|origin| ago(origin.updated)),
+            checked_seconds_ago: self.origin.as_ref().map(|origin| ago(origin.checked)),
+            next_in_seconds: self.due.saturating_duration_since(Instant::now()).as_secs_f64(),
+            problem: self.problem.clone(),
+            note: self.note.clone(),
+        }
+    }
+}
+
+/// Identifies the source of a copy.
+fn source_of(list: &BanList) -> String {
+    format!("{:?} {:?}", list.source, list.format)
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    seconds_since_1970() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use config::policy::ListFormat;
+
+    use super::*;
+
+    fn list(allow_shrink: bool) -> BanList {
+        BanList {
+            name: "a".to_owned(),
+            source: ListSource::Url("http://192.0.2.1/".to_owned()),
+            format: ListFormat::Plain,
+            every: Duration::from_secs(3600),
+            allow_shrink,
+        }
+    }
+
+    fn text(text: &str) -> Result<Content, String> {
+        Ok(Content::Text { bytes: text.as_bytes().to_vec(), etag: Some("\"e\"".to_owned()), last_modified: None })
+    }
+
+    #[test]
+    fn a_list_that_shrinks_by_more_than_half_is_not_taken_up_unless_it_may() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDirectory::at(folder.path());
+        let mut one = One::new(list(false), &state);
+        assert_eq!(one.take_up(text("192.0.2.1\n192.0.2.2\n192.0.2.3\n"), &state), Outcome::Updated);
+        assert_eq!(one.take_up(text("192.0.2.1\n"), &state), Outcome::Failed);
+        let problem = one.problem.clone().unwrap();
+        assert_eq!(problem, "it shrank from 3 to 1 prefixes; if that is intended, set allow_shrink = true");
+        assert_eq!(one.prefixes.len(), 3);
+        assert_eq!(one.take_up(text("192.0.2.1\n"), &state), Outcome::Unchanged, "reported once");
+        one.redefine(list(true));
+        assert_eq!(one.take_up(text("192.0.2.1\n"), &state), Outcome::Updated);
+        assert_eq!((one.prefixes.len(), one.problem.as_ref()), (1, None));
+    }
+
+    #[test]
+    fn failures_keep_the_content_and_the_copy_outlives_the_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDirectory::at(folder.path());
+        let mut one = One::new(list(false), &state);
+        assert_eq!(one.take_up(text("192.0.2.1\n192.0.2.2\n"), &state), Outcome::Updated);
+        for wrong in [Err("the server is away".to_owned()), text("<html>\n<body>\n")] {
+            assert_eq!(one.take_up(wrong, &state), Outcome::Failed);
+            assert!(one.due <= Instant::now() + 4 * FIRST_PAUSE);
+        }
+        let before = one.prefixes.clone();
+        let next = One::new(list(false), &state);
+        assert_eq!(next.prefixes, before);
+        assert_eq!(next.valid_origin().unwrap().etag.as_deref(), Some("\"e\""));
+        // It was checked just now.
+        assert!(next.due > Instant::now() + Duration::from_secs(3000));
+        let elsewhere = BanList { source: ListSource::Url("http://192.0.2.2/".to_owned()), ..list(false) };
+        let next = One::new(elsewhere, &state);
+        assert!(next.valid_origin().is_none() && next.due <= Instant::now());
+        assert_eq!(next.prefixes, before, "until the other source has been read");
+    }
+}

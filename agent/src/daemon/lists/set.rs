@@ -1,0 +1,406 @@
+//! All lists, and what is in effect of them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use api::list::ListsStatus;
+use api::request::Excepted;
+use api::source::BanStatus;
+use common::list::build::build_lists;
+use config::human;
+use config::policy::{BanList, Config, ListSource, Mode};
+use config::{PrefixKey, prefix};
+use datapath::ListMap;
+use datapath::memory::{self, Room};
+use host::StateDirectory;
+use http_client::Client;
+use lists::{Listed, MOST_PREFIXES, find, merge, read_exceptions, write_exceptions};
+use notify::RecommendedWatcher;
+
+use super::one::{One, Outcome};
+use super::source::{self, Content};
+use super::worker::{self, Message};
+use crate::daemon::events::{Event, EventKind, EventLog};
+use crate::daemon::packets::Packets;
+
+/// The ban lists of an agent.
+pub struct BanLists {
+    state: StateDirectory,
+    packets: Packets,
+    events: Arc<EventLog>,
+    wake: Sender<Message>,
+    client: OnceLock<Client>,
+    /// Locked by whoever reads sources and replaces the lists in effect; before `set`.
+    work: Mutex<()>,
+    set: Mutex<Set>,
+}
+
+#[derive(Default)]
+struct Set {
+    /// In the config's order.
+    lists: Vec<One>,
+    exceptions: BTreeSet<PrefixKey>,
+    in_effect: Option<InEffect>,
+    /// Packets that maps before the one in effect refused, by list.
+    refused: HashMap<String, u64>,
+    /// Why the lists in effect are not those above.
+    problem: Option<String>,
+    /// Whether the mode is `observe`.
+    is_suspended: bool,
+    watcher: Option<(BTreeSet<PathBuf>, RecommendedWatcher)>,
+}
+
+/// The map in effect, and the lists by number.
+struct InEffect {
+    map: ListMap,
+    names: Vec<String>,
+}
+
+impl BanLists {
+    /// Puts the lists of a config in effect: files, and the last valid copies of URLs. URLs are fetched afterwards.
+    #[must_use]
+    pub fn start(config: &Config, packets: Packets, events: Arc<EventLog>) -> Arc<Self> {
+        let (wake, messages) = mpsc::channel();
+        let lists = Arc::new(Self {
+            state: StateDirectory::at(&config.agent.state_dir),
+            packets,
+            events,
+            wake,
+            client: OnceLock::new(),
+            work: Mutex::default(),
+            set: Mutex::default(),
+        });
+        match read_exceptions(&lists.state) {
+            Ok(exceptions) => lists.set().exceptions = exceptions.into_iter().collect(),
+            Err(error) => tracing::error!("exceptions from ban lists are not in effect: {error}"),
+        }
+        lists.replace(config);
+        worker::start(Arc::downgrade(&lists), messages);
+        lists
+    }
+
+    /// Puts the lists of another config in effect. Lists that stay keep their content until it is read again.
+    pub fn replace(&self, config: &Config) {
+        let _work = self.work();
+        {
+            let mut set = self.set();
+            let mut known: HashMap<String, One> = set.lists.drain(..).map(|one| (one.list.name.clone(), one)).collect();
+            set.lists = config.ban_lists.iter().map(|list| self.one(list, &mut known)).collect();
+            set.is_suspended = config.agent.mode == Mode::Observe;
+            let names: BTreeSet<&str> = config.ban_lists.iter().map(|list| list.name.as_str()).collect();
+            set.refused.retain(|name, _| names.contains(name.as_str()));
+        }
+        self.watch();
+        self.read_due();
+        self.apply();
+        // The worker waits for the earliest list.
+        let _ = self.wake.send(Message::Replaced);
+    }
+
+    fn one(&self, list: &BanList, known: &mut HashMap<String, One>) -> One {
+        match known.remove(&list.name) {
+            Some(mut one) => {
+                one.redefine(list.clone());
+                one
+            }
+            None => One::new(list.clone(), &self.state),
+        }
+    }
+
+    /// The time at which a list is to be read.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.set().lists.iter().filter(|one| !one.is_fetching).map(|one| one.due).min()
+    }
+
+    /// Reads all lists that are due, and puts them in effect.
+    pub(super) fn refresh(&self) {
+        let _work = self.work();
+        if self.read_due() {
+            self.apply();
+        }
+    }
+
+    /// Reads all files again that have changed.
+    pub(super) fn files_changed(&self) {
+        let _work = self.work();
+        for one in &mut self.set().lists {
+            if matches!(one.list.source, ListSource::File(_)) {
+                one.due = Instant::now();
+            }
+        }
+        if self.read_due() {
+            self.apply();
+        }
+    }
+
+    /// Takes up the result of a request.
+    pub(super) fn fetched(&self, list: &BanList, content: Result<Content, String>) {
+        let _work = self.work();
+        let outcome = {
+            let mut set = self.set();
+            let is_it =
+                |one: &&mut One| one.is_fetching && one.list.name == list.name && one.list.source == list.source;
+            // It may have been removed or redefined meanwhile.
+            let Some(one) = set.lists.iter_mut().find(is_it) else { return };
+            one.is_fetching = false;
+            let outcome = one.take_up(content, &self.state);
+            self.report(one, &outcome);
+            outcome
+        };
+        if outcome == Outcome::Updated {
+            self.apply();
+        }
+    }
+
+    /// Reads files and begins requests; returns whether a content changed.
+    fn read_due(&self) -> bool {
+        let mut is_changed = false;
+        let now = Instant::now();
+        let mut set = self.set();
+        for one in set.lists.iter_mut().filter(|one| one.due <= now && !one.is_fetching) {
+            match one.list.source.clone() {
+                ListSource::File(path) => {
+                    let outcome = one.read(&path, &self.state);
+                    self.report(one, &outcome);
+                    is_changed |= outcome == Outcome::Updated;
+                }
+                ListSource::Url(url) => {
+                    let known = one.valid_origin().cloned();
+                    let (list, wake) = (one.list.clone(), self.wake.clone());
+                    let client = self.client.get_or_init(source::client).clone();
+                    let fetch = move || {
+                        let content = source::fetch(&client, &url, known.as_ref());
+                        // The agent may have ended.
+                        let _ = wake.send(Message::Fetched(list, content));
+                    };
+                    match thread::Builder::new().name("weir-list".to_owned()).spawn(fetch) {
+                        Ok(_) => one.is_fetching = true,
+                        Err(error) => {
+                            let outcome = one.take_up(Err(format!("starting a thread failed: {error}")), &self.state);
+                            self.report(one, &outcome);
+                        }
+                    }
+                }
+            }
+        }
+        is_changed
+    }
+
+    /// Logs the outcome of a reading, and makes an event of it.
+    fn report(&self, one: &One, outcome: &Outcome) {
+        let (name, prefixes) = (&one.list.name, one.prefixes.len() as u64);
+        let kept = human::number(prefixes);
+        let (kind, reason) = match (outcome, &one.problem) {
+            (Outcome::Updated, _) => {
+                (EventKind::ListUpdated, format!("{kept} prefixes from {}", one.list.source.shown()))
+            }
+            (Outcome::Failed, Some(problem)) => {
+                (EventKind::ListFailed, format!("{problem}; its {kept} prefixes stay in effect"))
+            }
+            _ => return,
+        };
+        match kind {
+            EventKind::ListUpdated => tracing::info!("ban list {name:?}: {reason}"),
+            _ => tracing::warn!("ban list {name:?}: {reason}"),
+        }
+        one.note.iter().for_each(|note| tracing::warn!("ban list {name:?}: {note}"));
+        self.events.push(Event { source: Some(format!("list {name}")), ..Event::now(kind, prefixes, reason) });
+    }
+
+    /// Puts the content of all lists in effect, as a whole.
+    fn apply(&self) {
+        let result = self.try_to_apply();
+        memory::trim_now_and_soon();
+        let mut set = self.set();
+        let problem = result.err();
+        if let Some(problem) = problem.as_ref().filter(|problem| set.problem.as_ref() != Some(*problem)) {
+            tracing::error!("{problem}");
+            self.events.push(Event {
+                source: Some("lists".to_owned()),
+                ..Event::now(EventKind::ListFailed, 0, problem.clone())
+            });
+        }
+        set.problem = problem;
+    }
+
+    fn try_to_apply(&self) -> Result<(), String> {
+        let fail = |why: String| format!("putting ban lists in effect failed: {why}; those before stay in effect");
+        let Some(packets) = self.packets.load_full() else { return Ok(()) };
+        let (names, contents, exceptions) = {
+            let set = self.set();
+            let names: Vec<String> = set.lists.iter().map(|one| one.list.name.clone()).collect();
+            let contents: Vec<Arc<Vec<Listed>>> = set.lists.iter().map(|one| Arc::clone(&one.prefixes)).collect();
+            (names, contents, set.exceptions.iter().copied().collect::<Vec<_>>())
+        };
+        let next = if names.is_empty() {
+            None
+        } else {
+            let prefixes: usize = contents.iter().map(|list| list.len()).sum();
+            if prefixes > MOST_PREFIXES {
+                return Err(fail(format!("{prefixes} prefixes in all, and at most {MOST_PREFIXES} are supported")));
+            }
+            let slices: Vec<&[Listed]> = contents.iter().map(|list| list.as_slice()).collect();
+            let merged = merge(&slices, &exceptions);
+            drop(slices);
+            drop(contents);
+            let trees = build_lists(merged);
+            let (room, bytes) = (Room::now(), trees.bytes());
+            if let Some(limit) = room.tightest().filter(|limit| bytes > limit.left_bytes - limit.left_bytes / 16) {
+                return Err(fail(format!("they take {} more, and {limit}", human::size(bytes))));
+            }
+            Some(InEffect { map: ListMap::create(&trees).map_err(|error| fail(error.to_string()))?, names })
+        };
+        packets.put_lists(next.as_ref().map(|next| &next.map)).map_err(|error| fail(error.to_string()))?;
+        let mut set = self.set();
+        // No packet uses it any more.
+        if let Some(before) = std::mem::replace(&mut set.in_effect, next) {
+            for (name, refused) in before.names.into_iter().zip(before.map.refused()) {
+                if set.lists.iter().any(|one| one.list.name == name) {
+                    *set.refused.entry(name).or_default() += refused;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches the folders of files.
+    fn watch(&self) {
+        let mut set = self.set();
+        let folders = worker::folders(set.lists.iter().map(|one| &one.list.source));
+        if set.watcher.as_ref().map_or(folders.is_empty(), |(watched, _)| *watched == folders) {
+            return;
+        }
+        set.watcher = None;
+        if folders.is_empty() {
+            return;
+        }
+        match worker::watch(&folders, self.wake.clone()) {
+            Ok(watcher) => set.watcher = Some((folders, watcher)),
+            Err(error) => tracing::warn!("watching the files of ban lists failed: {error}; they are read at intervals"),
+        }
+    }
+
+    /// The first list that contains an address, unless it is excepted or lists are suspended.
+    #[must_use]
+    pub fn ban_of(&self, address: IpAddr) -> Option<BanStatus> {
+        let set = self.set();
+        let whole = PrefixKey { address: prefix::mapped(address), length: 128 };
+        if set.is_suspended || set.exceptions.iter().any(|exception| contains(exception, &whole)) {
+            return None;
+        }
+        let (one, listed) = set.lists.iter().find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
+        Some(BanStatus {
+            cidr: listed.prefix().to_string(),
+            expires_in_seconds: None,
+            origin: format!("list:{}", one.list.name),
+            reason: None,
+            since: Some(f64::from(listed.since)),
+        })
+    }
+
+    /// Excepts those of the prefixes that a list contains, for good.
+    ///
+    /// # Errors
+    ///
+    /// When the state directory cannot be written; then nothing is excepted.
+    pub fn except(&self, prefixes: &[PrefixKey]) -> Result<Vec<Excepted>, String> {
+        let _work = self.work();
+        let mut excepted = Vec::new();
+        {
+            let mut set = self.set();
+            let mut exceptions = set.exceptions.clone();
+            for prefix in prefixes {
+                if exceptions.iter().any(|exception| contains(exception, prefix)) {
+                    continue;
+                }
+                if let Some(one) = set.lists.iter().find(|one| find(&one.prefixes, prefix).is_some()) {
+                    excepted.push(Excepted { cidr: prefix.to_string(), list: one.list.name.clone() });
+                    exceptions.insert(*prefix);
+                }
+            }
+            if excepted.is_empty() {
+                return Ok(excepted);
+            }
+            write_exceptions(&self.state, &exceptions).map_err(|error| error.to_string())?;
+            set.exceptions = exceptions;
+        }
+        for Excepted { cidr, list } in &excepted {
+            tracing::info!("{cidr} excepted from ban list {list:?} by an operator");
+        }
+        self.apply();
+        Ok(excepted)
+    }
+
+    /// Ends the exceptions of exactly these prefixes, since an operator bans them.
+    pub fn end_exceptions(&self, prefixes: impl Iterator<Item = PrefixKey>) {
+        let prefixes: Vec<PrefixKey> = prefixes.collect();
+        let is_excepted = |set: &Set| prefixes.iter().any(|prefix| set.exceptions.contains(prefix));
+        if !is_excepted(&self.set()) {
+            return;
+        }
+        let _work = self.work();
+        let mut exceptions = self.set().exceptions.clone();
+        exceptions.retain(|exception| !prefixes.contains(exception));
+        match write_exceptions(&self.state, &exceptions) {
+            Ok(()) => {
+                self.set().exceptions = exceptions;
+                self.apply();
+            }
+            // The ban itself is in effect.
+            Err(error) => tracing::error!("ending exceptions from ban lists failed: {error}"),
+        }
+    }
+
+    /// The part of `agent status`.
+    #[must_use]
+    pub fn status(&self) -> ListsStatus {
+        let set = self.set();
+        let mut refused = set.refused.clone();
+        if let Some(InEffect { map, names }) = &set.in_effect {
+            for (name, packets) in names.iter().zip(map.refused()) {
+                *refused.entry(name.clone()).or_default() += packets;
+            }
+        }
+        let status = |one: &One| one.status(refused.get(&one.list.name).copied().unwrap_or(0));
+        ListsStatus {
+            lists: set.lists.iter().map(status).collect(),
+            exceptions: set.exceptions.iter().map(ToString::to_string).collect(),
+            memory_bytes: set.in_effect.as_ref().map_or(0, |in_effect| in_effect.map.bytes()),
+        }
+    }
+
+    /// Notes for the operator.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let set = self.set();
+        let problem = |one: &One| {
+            let kept = human::number(one.prefixes.len() as u64);
+            let problem = one.problem.as_ref()?;
+            Some(format!("ban list {:?}: {problem}; its {kept} prefixes stay in effect", one.list.name))
+        };
+        let note = |one: &One| Some(format!("ban list {:?}: {}", one.list.name, one.note.as_ref()?));
+        let suspended =
+            (set.is_suspended && !set.lists.is_empty()).then(|| "ban lists are suspended in observe mode".to_owned());
+        let of_lists = set.lists.iter().flat_map(|one| problem(one).into_iter().chain(note(one)));
+        set.problem.iter().cloned().chain(suspended).chain(of_lists).collect()
+    }
+
+    fn work(&self) -> MutexGuard<'_, ()> {
+        // After a panic elsewhere, the next reading replaces everything.
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self) -> MutexGuard<'_, Set> {
+        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a prefix contains another one of the same version.
+fn contains(prefix: &PrefixKey, inner: &PrefixKey) -> bool {
+    prefix.length <= inner.length && prefix.is_ipv4() == inner.is_ipv4() && inner.cut(prefix.length) == *prefix
+}

@@ -1,0 +1,134 @@
+//! `[[ban_list]]`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::policy::{AgentConfig, BanList, Column, ListFormat, ListSource};
+use super::report::{Problems, Span};
+use super::table::Table;
+
+/// The most lists, as the kernel program numbers them.
+pub const MOST_LISTS: usize = common::list::MOST_LISTS;
+/// The range of `every`, in seconds.
+const EVERY: (u64, u64) = (1, 30 * 24 * 60 * 60);
+const DEFAULT_EVERY: u64 = 60 * 60;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// A list and the span of its name.
+pub struct ReadBanList {
+    pub list: BanList,
+    pub name_span: Span,
+}
+
+pub fn read(mut table: Table<'_, '_>) -> Option<ReadBanList> {
+    let name = table.name("ban list", "\"drop\"");
+    if let Some((text, span)) = &name {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if text.len() > 64 || text.starts_with('.') || !text.chars().all(is_plain) {
+            let help = "write at most 64 letters, digits, dots, dashes and underscores: name = \"drop\"";
+            table.problems.error(span.clone(), format!("invalid name of a ban list {text:?}"), help);
+        }
+    }
+    let source = source(&mut table);
+    let format = match table.string("format", "\"netset\"") {
+        Some((text, span)) => format(text, span, table.problems),
+        None => ListFormat::Plain,
+    };
+    let span = table.span_of("every");
+    let every = table.time("every", "\"1h\"").map_or(DEFAULT_EVERY, |nanoseconds| nanoseconds / NANOSECONDS);
+    if !(EVERY.0..=EVERY.1).contains(&every) {
+        table.problems.error(span, "invalid every", "write 1s to 30day: every = \"1h\"");
+    }
+    if let Some((text, span)) = table.string("action", "\"ban\"") {
+        if text.starts_with("class:") {
+            let help = "write action = \"ban\", or name the prefixes in the sources of the [[class]]";
+            table.problems.error(span, format!("action {text:?} of a ban list is not supported"), help);
+        } else if text != "ban" {
+            table.problems.error(span, format!("unknown action {text:?}"), "write action = \"ban\"");
+        }
+    }
+    let allow_shrink = table.value("allow_shrink").is_some_and(|value| match value.get_ref().as_bool() {
+        Some(flag) => flag,
+        None => {
+            table.wrong_type("allow_shrink", value, "true or false");
+            false
+        }
+    });
+    table.finish();
+    let (name, name_span) = name?;
+    let every = Duration::from_secs(every);
+    Some(ReadBanList {
+        list: BanList { name: name.to_owned(), source: source?, format, every, allow_shrink },
+        name_span,
+    })
+}
+
+fn source(table: &mut Table<'_, '_>) -> Option<ListSource> {
+    let file = table.string("file", "\"/etc/weir/drop.netset\"");
+    let url = table.string("url", "\"https://lists.example/drop.txt\"");
+    match (file, url) {
+        (Some((text, span)), None) => {
+            if text.starts_with('/') {
+                return Some(ListSource::File(text.into()));
+            }
+            table.problems.error(span, format!("{text:?} is not an absolute path"), "begin it with /");
+            None
+        }
+        (None, Some((text, span))) => match http_client::check(text) {
+            Ok(()) => Some(ListSource::Url(text.to_owned())),
+            Err(why) => {
+                let help = "write url = \"https://lists.example/drop.txt\"";
+                table.problems.error(span, format!("invalid url: {why}"), help);
+                None
+            }
+        },
+        (Some(_), Some((_, span))) => {
+            table.problems.error(span, "url conflicts with file", "leave out one of them");
+            None
+        }
+        (None, None) => {
+            // A value of the wrong type has been reported.
+            if table.value("file").is_none() && table.value("url").is_none() {
+                let help = "write file = \"/etc/weir/drop.netset\" or url = \"https://…\"";
+                table.problems.error(table.span(), "missing source of a ban list: it has no file and no url", help);
+            }
+            None
+        }
+    }
+}
+
+fn format(text: &str, span: Span, problems: &mut Problems) -> ListFormat {
+    match (text, text.strip_prefix("csv:")) {
+        ("plain", _) => return ListFormat::Plain,
+        ("netset", _) => return ListFormat::Netset,
+        (_, Some(column)) if !column.is_empty() => match column.parse() {
+            Ok(0) => {}
+            Ok(number) => return ListFormat::Csv(Column::Number(number)),
+            Err(_) => return ListFormat::Csv(Column::Name(column.to_owned())),
+        },
+        _ => {}
+    }
+    let help = "write \"plain\", \"netset\", or \"csv:\" and a column: format = \"csv:1\" or \"csv:address\"";
+    problems.error(span, format!("invalid format {text:?}"), help);
+    ListFormat::Plain
+}
+
+/// Checks names and numbers of lists, and what they require.
+pub fn check(lists: &[ReadBanList], agent: &AgentConfig, problems: &mut Problems) {
+    let mut names = HashMap::new();
+    for read in lists {
+        if names.insert(&read.list.name, ()).is_some() {
+            let message = format!("duplicate ban list name {:?}", read.list.name);
+            problems.error(read.name_span.clone(), message, "give one of them another name");
+        }
+    }
+    let Some(first) = lists.first() else { return };
+    if lists.len() > MOST_LISTS {
+        let message = format!("too many ban lists: {}", lists.len());
+        problems.error(first.name_span.clone(), message, format!("write at most {MOST_LISTS}"));
+    }
+    if agent.interfaces.is_empty() {
+        let message = format!("ban list {:?} requires interfaces", first.list.name);
+        problems.error(first.name_span.clone(), message, "set [agent] interfaces = [\"eth0\"]");
+    }
+}

@@ -1,0 +1,57 @@
+//! `[[ban_list]]`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A list of prefixes whose packets are refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BanList {
+    /// Unique.
+    pub name: String,
+    pub source: ListSource,
+    pub format: ListFormat,
+    /// The interval at which the source is read.
+    pub every: Duration,
+    /// Whether the list may shrink by more than half at once.
+    pub allow_shrink: bool,
+}
+
+/// Where a list comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ListSource {
+    /// A file, which is also watched.
+    File(PathBuf),
+    /// An `http` or `https` URL.
+    Url(String),
+}
+
+/// The format of a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ListFormat {
+    /// A prefix a line.
+    Plain,
+    /// The same, with ranges and the lines of `ipset save`.
+    Netset,
+    /// Comma-separated values.
+    Csv(Column),
+}
+
+/// A column of comma-separated values.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Column {
+    /// By its number, from 1.
+    Number(usize),
+    /// By its name in the first line.
+    Name(String),
+}
+
+impl ListSource {
+    /// The text for people, without passwords and queries of URLs.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Url(url) => http_client::shown(url),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+use super::key::key;
+use crate::reference::{Absent, Kind, TableReference};
+
+pub const BAN_LIST: TableReference = TableReference {
+    heading: "[[ban_list]]",
+    variant: None,
+    page: "ban_list",
+    summary: "A list of addresses and prefixes whose incoming packets are refused, from a file or a URL. Lists of any \
+              length cost a packet the same. `never_limit` and protected addresses take precedence. With `mode = \
+              \"observe\"`, lists refuse nothing. [Ban lists](../../guides/ban-lists.md) has examples.",
+    keys: &[
+        key("name", Kind::Text(&["drop"]), Absent::Invalid, "Unique name, shown by `agent bans` and `agent show`."),
+        key(
+            "file",
+            Kind::Path(&["/etc/weir/drop.netset"]),
+            Absent::Described("none; a list requires `file` or `url`"),
+            "The file with the list. Changes take effect at once.",
+        ),
+        key(
+            "url",
+            Kind::Text(&["https://lists.example/drop.txt"]),
+            Absent::Described("none; a list requires `file` or `url`"),
+            "The `https` or `http` URL of the list. A request takes at most 60 s, 128 MiB and 5 redirects. Conflicts \
+             with `file`.",
+        ),
+        key(
+            "format",
+            Kind::Text(&["plain", "netset", "csv:1", "csv:address"]),
+            Absent::Value("\"plain\""),
+            "`plain`: an address or a prefix per line; `#` and `;` begin comments. `netset`: the same, with ranges \
+             (`192.0.2.1-192.0.2.9`) and lines of `ipset save`. `csv:COLUMN`: comma-separated values; the column is a \
+             number from 1, or a name in the first line.",
+        ),
+        key(
+            "every",
+            Kind::Time(&["1h"]),
+            Absent::Value("\"1h\""),
+            "Interval at which the source is read, 1s to 30day.",
+        ),
+        key(
+            "action",
+            Kind::Text(&["ban"]),
+            Absent::Value("\"ban\""),
+            "`ban`: packets are dropped. No other action is supported.",
+        ),
+        key(
+            "allow_shrink",
+            Kind::Boolean,
+            Absent::Value("false"),
+            "Whether the list may shrink by more than half at once. Otherwise such a list is reported and not applied.",
+        ),
+    ],
+    example: "[[ban_list]]\nname = \"drop\"\nfile = \"/etc/weir/drop.netset\"\nformat = \"netset\"\n\n\
+              [agent]\ninterfaces = [\"eth0\"]\n\n[[limit]]\nname = \"packets-per-source\"\nrate = \"1000/s\"\n",
+};

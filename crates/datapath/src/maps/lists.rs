@@ -1,0 +1,133 @@
+//! Ban lists: a map of search trees, which replaces the one in effect as a whole.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aya::maps::{ArrayOfMaps, Map, MapData};
+use common::list::build::ListTrees;
+use common::list::{CHUNK_WORDS, Chunk, MOST_LISTS, refused_word};
+use common::prefix::Line;
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::error::LoadError;
+
+/// From `enum bpf_cmd` and `enum bpf_map_type` of Linux's uapi/linux/bpf.h.
+const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+/// `BPF_F_MMAPABLE` and `BPF_F_INNER_MAP`, as in the object. The latter allows any number of elements.
+const FLAGS: u32 = 1 << 10 | 1 << 12;
+
+/// The part of `union bpf_attr` for the creation of a map.
+#[repr(C)]
+struct Attributes {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    map_name: [u8; 16],
+    map_ifindex: u32,
+}
+
+/// An array of chunks. `aya::maps::Array::create` provides no file descriptor to map into memory.
+fn create_array(chunks: u32) -> io::Result<OwnedFd> {
+    let mut attributes = Attributes {
+        map_type: BPF_MAP_TYPE_ARRAY,
+        key_size: size_of::<u32>() as u32,
+        value_size: size_of::<Chunk>() as u32,
+        max_entries: chunks,
+        map_flags: FLAGS,
+        inner_map_fd: 0,
+        numa_node: 0,
+        map_name: *b"LISTS.inner\0\0\0\0\0",
+        map_ifindex: 0,
+    };
+    // SAFETY: the attributes are live, and contain no pointers.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, &raw mut attributes, size_of::<Attributes>()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new file descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+}
+
+/// A map of ban lists.
+#[derive(Debug)]
+pub struct ListMap {
+    map: MapData,
+    memory: MmapRaw,
+    bytes: u64,
+}
+
+impl ListMap {
+    /// Creates a map with this content.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has not enough memory.
+    pub fn create(trees: &ListTrees) -> Result<Self, LoadError> {
+        let bytes = trees.bytes();
+        let map = create_array(trees.chunks()).map_err(|source| LoadError::Lists { bytes, source })?;
+        let map = MapData::from_fd(map)?;
+        let memory =
+            MmapOptions::new().len(bytes as usize).map_raw(map.fd().as_fd().as_raw_fd()).map_err(LoadError::Mmap)?;
+        // SAFETY: the head is one chunk, the lines fit into the others, and nothing else uses the new map yet.
+        unsafe {
+            let words = memory.as_mut_ptr().cast::<u64>();
+            words.copy_from_nonoverlapping(trees.head.as_ptr(), CHUNK_WORDS.min(trees.head.len()));
+            words.add(CHUNK_WORDS).cast::<Line>().copy_from_nonoverlapping(trees.lines.as_ptr(), trees.lines.len());
+        }
+        Ok(Self { map, memory, bytes })
+    }
+
+    /// Bytes of kernel memory.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The packets that each list has refused, in the order of their numbers.
+    #[must_use]
+    pub fn refused(&self) -> Vec<u64> {
+        let word = |list: u32| {
+            // SAFETY: a word of the first chunk, which is mapped for as long as `self` lives.
+            let word =
+                unsafe { AtomicU64::from_ptr(self.memory.as_mut_ptr().cast::<u64>().add(refused_word(list) as usize)) };
+            word.load(Ordering::Relaxed)
+        };
+        (1..=MOST_LISTS as u32).map(word).collect()
+    }
+
+    /// Puts the lists in effect, from the next packet on.
+    pub(crate) fn put(&self, lists: &mut Map) -> Result<(), LoadError> {
+        let mut outer = ArrayOfMaps::<_, MapData>::try_from(lists)?;
+        Ok(outer.set(0, &self.map, 0)?)
+    }
+}
+
+/// The part of `union bpf_attr` for the removal of an element.
+#[repr(C)]
+struct Element {
+    map_fd: u32,
+    _pad: u32,
+    key: u64,
+}
+
+/// Puts no lists in effect. aya 0.14 cannot remove an element of an array of maps.
+pub(crate) fn remove(lists: &Map) -> Result<(), LoadError> {
+    let Map::ArrayOfMaps(outer) = lists else { return Err(LoadError::ForeignObject) };
+    let key = 0u32;
+    let element = Element { map_fd: outer.fd().as_fd().as_raw_fd() as u32, _pad: 0, key: (&raw const key) as u64 };
+    // SAFETY: the attributes and the key they point to are live.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_DELETE_ELEM, &raw const element, size_of::<Element>()) };
+    let error = io::Error::last_os_error();
+    if result == 0 || error.raw_os_error() == Some(libc::ENOENT) {
+        Ok(())
+    } else {
+        Err(LoadError::Lists { bytes: 0, source: error })
+    }
+}

@@ -1,0 +1,13 @@
+//! Ban lists: formats, the prefixes that several lists come to, and the last valid copy of each on disk.
+//!
+//! Nothing here fetches a list or writes to the kernel.
+
+mod copy;
+mod list;
+mod merge;
+mod parse;
+
+pub use copy::{Copy, CopyError, Origin, read_exceptions, write_exceptions};
+pub use list::{Listed, dated, find, shrinks_too_much};
+pub use merge::merge;
+pub use parse::{ListError, MOST_PREFIXES, Parsed, parse};

@@ -101,7 +101,7 @@ fn a_list_in_a_file_refuses_and_follows_the_file() {
     let list = wait_for_list(&agent, "a list that shrank", |list| !list["problem"].is_null());
     assert!(list["problem"].as_str().unwrap().contains("from 3 to 1 prefixes"), "{list}");
     assert_eq!(arriving(&network, [7, 8, 10]), [0, 0, 20]);
-    let events = agent.lines(&["events"]);
+    let events = agent.lines(&["events", "--json"]);
     let of_lists: Vec<&Value> = events.iter().filter(|event| event["source"] == "list drop").collect();
     let verdicts: Vec<&str> = of_lists.iter().filter_map(|event| event["verdict"].as_str()).collect();
     assert_eq!(verdicts, ["list-updated", "list-updated", "list-failed"]);

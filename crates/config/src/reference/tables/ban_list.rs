@@ -7,7 +7,7 @@ pub const BAN_LIST: TableReference = TableReference {
     page: "ban_list",
     summary: "A list of addresses and prefixes whose incoming packets are refused, from a file or a URL. Lists of any \
               length cost a packet the same. `never_limit` and protected addresses take precedence. With `mode = \
-              \"observe\"`, lists refuse nothing. [Ban lists](../../guides/ban-lists.md) has examples.",
+              \"observe\"`, lists refuse nothing.",
     keys: &[
         key("name", Kind::Text(&["drop"]), Absent::Invalid, "Unique name, shown by `agent bans` and `agent show`."),
         key(

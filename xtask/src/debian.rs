@@ -98,6 +98,20 @@ impl Suite {
     }
 }
 
+/// Downloads a package of this machine's own suites, and unpacks it without its dependencies into `root`.
+pub fn unpack_own(package: &str, folder: &Path, root: &Path) -> Result<()> {
+    let downloads = folder.join("downloads");
+    fs::create_dir_all(&downloads).with_context(|| format!("creating {}", downloads.display()))?;
+    let mut apt = Command::new("apt-get");
+    // The downloads are in the user's cache, which apt's own user cannot read.
+    apt.args(["-qq", "-o", "Acquire::Retries=3", "-o", "APT::Sandbox::User=", "download", package]);
+    process::capture(apt.current_dir(&downloads))?;
+    for entry in fs::read_dir(&downloads).with_context(|| format!("listing {}", downloads.display()))? {
+        process::capture(Command::new("dpkg").arg("-x").arg(entry?.path()).arg(root))?;
+    }
+    fs::remove_dir_all(&downloads).with_context(|| format!("removing {}", downloads.display()))
+}
+
 /// A package's dependencies, from the output of `apt-cache depends`; names in angle brackets are virtual.
 fn dependencies(said: &str) -> impl Iterator<Item = &str> {
     said.lines()

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::attack::Attack;
+use api::crowdsec::{AlertsStatus, CrowdSecStatus};
 use api::request::{CountersReset, Request, Reset};
 use cluster::ClusterStatus;
 use config::human;
@@ -23,7 +24,7 @@ use crate::stats::{
 fn banned(ban: &BanStatus) -> String {
     let reason = ban.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     if let (Some(list), Some(since)) = (ban.origin.strip_prefix("list:"), ban.since) {
-        let since = std::time::UNIX_EPOCH + std::time::Duration::from_secs_f64(since.max(0.0));
+        let since = std::time::UNIX_EPOCH + std::time::Duration::from_secs(since);
         return format!("as {}, by list {list} since {}", ban.cidr, humantime::format_rfc3339_seconds(since));
     }
     match ban.expires_in_seconds {
@@ -116,6 +117,10 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
             text.push_str("\nnote: ");
             text.push_str(note);
         }
+        if let Some(crowdsec) = &status.crowdsec {
+            text.push_str("\n\n");
+            text.push_str(&crowdsec_text(crowdsec));
+        }
         if let Some(cluster) = &status.cluster {
             text.push_str("\n\n");
             text.push_str(&cluster_text(cluster));
@@ -177,6 +182,37 @@ fn changes(status: &Status) -> Vec<String> {
     }
     lines
 }
+
+/// The bouncer as text.
+fn crowdsec_text(crowdsec: &CrowdSecStatus) -> String {
+    let ago = |ago: Option<f64>| ago.map_or_else(|| "never".to_owned(), |ago| format!("{} ago", table::seconds(ago)));
+    let (decisions, prefixes) = (number(crowdsec.decisions), number(crowdsec.banned_prefixes));
+    let decisions = format!("{decisions}, {prefixes} prefixes banned, {} ignored", number(crowdsec.ignored.total()));
+    let full = ago(crowdsec.last_full_pull_seconds_ago);
+    let others = match crowdsec.exceptions.len().saturating_sub(MOST_EXCEPTIONS) {
+        0 => String::new(),
+        count => format!(" and {count} others"),
+    };
+    let named: Vec<&str> = crowdsec.exceptions.iter().take(MOST_EXCEPTIONS).map(String::as_str).collect();
+    let exceptions = if named.is_empty() { "none".to_owned() } else { format!("{}{others}", named.join(", ")) };
+    let alerts = crowdsec.alerts.as_ref().map_or_else(
+        || "not sent: machine_id is not set".to_owned(),
+        |alerts| {
+            let AlertsStatus { sent, waiting, dropped, .. } = alerts;
+            format!("{} sent, {} waiting, {} dropped", number(*sent), number(*waiting), number(*dropped))
+        },
+    );
+    table::pairs([
+        ("crowdsec", format!("{} at {}", crowdsec.state, crowdsec.url)),
+        ("decisions", decisions),
+        ("last pull", format!("{}, of all decisions {full}", ago(crowdsec.last_pull_seconds_ago))),
+        ("exceptions", exceptions),
+        ("alerts", alerts),
+    ])
+}
+
+/// The most exceptions that are printed.
+const MOST_EXCEPTIONS: usize = 10;
 
 /// The cluster as text: its store, then each host's share of each limit.
 fn cluster_text(cluster: &ClusterStatus) -> String {

@@ -173,6 +173,7 @@ pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow
         all.was_banned |= some.was_banned;
         all.still_banned.extend(some.still_banned);
         all.excepted.extend(some.excepted);
+        all.exceptions.extend(some.exceptions);
     }
     tell_unbanned(&all, options, &prefixes.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>().join(", "))
 }
@@ -191,6 +192,18 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
     if !options.json {
         for Excepted { cidr, list } in &all.excepted {
             println!("{cidr} is an exception from ban lists now; list {list} contains it");
+        }
+        for exception in &all.exceptions {
+            println!(
+                "note: CrowdSec bans {exception}: its decisions do not apply there from now on; agent ban {exception} ends this \
+                 exception"
+            );
+        }
+        if all.banned_by_crowdsec > 0 {
+            let count = number(all.banned_by_crowdsec);
+            println!(
+                "note: {count} bans by CrowdSec stay: cscli decisions delete deletes them, and so does leaving out [crowdsec]"
+            );
         }
     }
     for still in &all.still_banned {

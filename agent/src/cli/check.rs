@@ -1,13 +1,15 @@
 //! `agent check`: validates a config and prints what it would enforce.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use api::interface::Placement;
 use api::request::Request;
 use config::human;
-use config::policy::Config;
+use config::policy::{Config, Secret};
 use config::policy_group::Group;
 use datapath::compile::plan;
 use datapath::host_links::HostLinks;
@@ -82,6 +84,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     let links = HostLinks::read(&loaded.config).unwrap_or_default();
     let gaps = links.gaps(&loaded.config.limits);
     let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).chain(gaps).collect();
+    warnings.extend(crowdsec_warnings(&loaded.config, file));
     let mut lacking = doctor::lacking(&loaded.config);
     match refused {
         Some((why, true)) => warnings.push(format!("a reload that requires another table is refused: {why}")),
@@ -102,6 +105,27 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     };
     print.document(&checked, |checked| show(file, &loaded.config, checked))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Secrets of `[crowdsec]` that others than root can read, or that are missing.
+fn crowdsec_warnings(config: &Config, file: &Path) -> Vec<String> {
+    let Some(crowdsec) = &config.crowdsec else { return Vec::new() };
+    let password = crowdsec.machine.as_ref().map(|machine| ("password", &machine.password));
+    let secrets = std::iter::once(("api_key", &crowdsec.api_key)).chain(password);
+    let warning = |(key, secret): (&str, &Secret)| {
+        let (path, help) = match secret {
+            Secret::Text(_) => (file, format!("chmod 600 {}, or write {key}_file instead", file.display())),
+            Secret::File(path) => (path.as_path(), format!("chown root {0} && chmod 600 {0}", path.display())),
+        };
+        let shown = path.display();
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) => return Some(format!("[crowdsec] {key}: reading {shown} failed: {error}")),
+        };
+        let is_private = metadata.mode() & 0o077 == 0;
+        (!is_private).then(|| format!("[crowdsec] {key} in {shown} can be read by others than its owner: {help}"))
+    };
+    secrets.filter_map(warning).collect()
 }
 
 /// The memory of limits on requests; all limits of a valid config have one.
@@ -149,6 +173,14 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
             cluster.sync.as_millis(),
             cluster.when_store_is_down,
             shared.collect::<Vec<_>>().join(", ")
+        );
+    }
+    if let Some(crowdsec) = &config.crowdsec {
+        println!(
+            "\nbans by CrowdSec from {}, pulled every {}, all of them every {}",
+            crowdsec.shown_url(),
+            humantime::format_duration(crowdsec.update),
+            humantime::format_duration(crowdsec.reconcile)
         );
     }
     if let Some(memory) = &checked.packet_memory {

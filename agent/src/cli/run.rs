@@ -23,6 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::USAGE;
 use crate::cli::arguments::Options;
+use crate::daemon::crowdsec::{Bouncer, Parts};
 use crate::daemon::events::{EventLog, Feed, Observer};
 use crate::daemon::for_cluster;
 use crate::daemon::lists::BanLists;
@@ -164,7 +165,13 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         )?;
         let in_effect = introduce(&config, packets.load().as_deref(), &requests, &groups);
         protect::exempt(&source.config.agent.never_limit, &protected).iter().for_each(|line| tracing::info!("{line}"));
-        orders.carry_out(Arc::clone(&packets), Arc::clone(&events));
+        let parts = Parts {
+            packets: Arc::clone(&packets),
+            events: Arc::clone(&events),
+            directory: StateDirectory::at(&config.agent.state_dir),
+        };
+        let crowdsec = Arc::new(Bouncer::start(config.crowdsec.as_ref(), parts));
+        orders.carry_out(Arc::clone(&packets), Arc::clone(&events), Arc::clone(&crowdsec));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
         let attacks = feed.attacks();
         let kept = if not_in_effect.is_none() { reload::keep_as_last_valid(&source) } else { None };
@@ -185,6 +192,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             requests,
             groups.clone(),
             (lease_client, exchanger),
+            Arc::clone(&crowdsec),
             (events, notifier, attacks),
             Arc::clone(&state),
             lists,
@@ -217,6 +225,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         drop(server);
         agent.notifier().stop();
         agent.close_lines();
+        crowdsec.close();
         state.close(agent.snapshot().as_ref());
         let on_exit = agent.changing().live().config().agent.on_exit;
         for problem in groups.stop(on_exit) {

@@ -16,6 +16,7 @@ use datapath::memory::Lasting;
 use notifications::Notifier;
 
 use super::cluster_packets::for_cluster;
+use super::crowdsec::Bouncer;
 use super::lists::BanLists;
 use super::packets::{PacketEngine, Packets};
 use super::reload::{Changing, Live};
@@ -45,6 +46,7 @@ pub struct Agent {
     pub(super) changing: Changing,
     pub(super) cluster: Cluster,
     pub(super) exchange: Exchange,
+    pub(super) crowdsec: Arc<Bouncer>,
     pub(super) events: Arc<EventLog>,
     pub(super) notifier: Arc<Notifier>,
     pub(super) attacks: Arc<CurrentAttacks>,
@@ -65,6 +67,7 @@ impl Agent {
         requests: decide::Service,
         groups: GroupManager,
         (cluster, exchange): (Option<cluster::LeaseClient>, Option<cluster::Exchanger>),
+        crowdsec: Arc<Bouncer>,
         (events, notifier, attacks): (Arc<EventLog>, Arc<Notifier>, Arc<CurrentAttacks>),
         state: Arc<Keeping>,
         lists: Arc<BanLists>,
@@ -82,6 +85,7 @@ impl Agent {
             changing,
             cluster,
             exchange,
+            crowdsec,
             events,
             notifier,
             attacks,
@@ -133,6 +137,10 @@ impl Agent {
 
     pub(crate) fn lists(&self) -> &BanLists {
         &self.lists
+    }
+
+    pub(crate) fn crowdsec(&self) -> &Bouncer {
+        &self.crowdsec
     }
 
     pub(crate) const fn tracer(&self) -> &Tracer {

@@ -55,6 +55,8 @@ impl Agent {
             (Some(cluster), Some(exchange)) => Some(cluster.with(exchange)),
             (cluster, exchange) => cluster.or(exchange),
         };
+        status.notes.extend(self.crowdsec.notes());
+        status.crowdsec = self.crowdsec.status();
         Ok(status)
     }
 
@@ -128,14 +130,19 @@ impl Agent {
 
     fn order_bans(&self, packets: &PacketEngine, orders: &[BanOrder]) -> Result<Banned, String> {
         let banned = packets.order_bans(orders)?;
+        // A ban ends exceptions within it.
+        self.crowdsec.exceptions_changed();
         ordered(orders, &banned).into_iter().for_each(|event| self.events.push(event));
         self.lists.end_exceptions(orders.iter().filter_map(|order| prefix_key(&order.cidr)));
         Ok(banned)
     }
 
-    /// Lifts bans, and excepts those of the prefixes that a ban list contains.
-    fn unban(&self, packets: &PacketEngine, cidrs: &[String]) -> Result<Unbanned, String> {
-        let mut unbanned = packets.lift_bans(cidrs)?;
+    /// Lifts bans, and excepts the prefixes from those of ban lists and of CrowdSec.
+    fn unban(&self, cidrs: &[String]) -> Result<Unbanned, String> {
+        let mut unbanned = self.packet_engine()?.lift_bans(cidrs)?;
+        if !unbanned.exceptions.is_empty() {
+            self.crowdsec.exceptions_changed();
+        }
         let prefixes: Vec<PrefixKey> = cidrs.iter().filter_map(|cidr| prefix_key(cidr)).collect();
         unbanned.excepted = self.lists.except(&prefixes)?;
         unbanned.was_banned |= !unbanned.excepted.is_empty();
@@ -180,7 +187,7 @@ impl Handler for Agent {
             Request::ResetLimit { limit } => json(self.reset_limit(&limit)?),
             Request::ResetCounters => json(self.reset_counters()?),
             Request::Ban { orders } => json(self.order_bans(&*self.packet_engine()?, &orders)?),
-            Request::Unban { cidrs } => json(self.unban(&*self.packet_engine()?, &cidrs)?),
+            Request::Unban { cidrs } => json(self.unban(&cidrs)?),
             Request::UnbanAll => json(self.packet_engine()?.lift_all_bans()?),
             Request::Bans => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.bans()).map_err(text)?),
             Request::Decide { question } => {

@@ -4,6 +4,7 @@ mod agent;
 mod answers;
 mod ban_events;
 mod cluster_packets;
+pub mod crowdsec;
 pub mod escalation;
 pub mod events;
 pub mod lists;

@@ -6,10 +6,12 @@ mod reader;
 pub mod samples;
 
 pub use api::limit::{ClassShare, Count, LimitDefinition, LimitStatus, WaitingStatus};
-pub use api::source::{BanStatus, BansRow, LastRefused, Precision, SourceLimit, SourceRequests, SourceStatus, TopRow};
+pub use api::source::{
+    BanHolder, BanStatus, BansRow, LastRefused, Precision, SourceLimit, SourceRequests, SourceStatus, TopRow,
+};
 pub use api::status::{BypassStatus, InterfaceState, InterfaceStatus, SourcesStatus, Status, Totals};
 pub use api::view::{MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 pub use counted::{Counted, CountedDocument};
 pub use host::monotonic_nanoseconds;
 pub use reader::{Live, Reader};
-pub(crate) use reader::{ban_status, bypass_status, prefix_of, prefix_text};
+pub(crate) use reader::{ban_status, bypass_status, own_status, prefix_of, prefix_text};

@@ -21,7 +21,7 @@ use common::rule::{Enforcement, KeyKind, Rule, Subject};
 use common::time::{Ticks, is_alive};
 use config::policy::{self, Action, Config, Limit, Mode};
 use config::prefix::mapped;
-use datapath::bans::{BanList, By};
+use datapath::bans::{BanList, By, Held};
 use datapath::compile::{Group, PrefixKey};
 use datapath::{Datapath, LoadError, SlotView, Sources};
 use host::monotonic_nanoseconds;
@@ -30,7 +30,8 @@ use super::baseline::Baseline;
 use super::counted::{Counted, of_limit};
 use super::samples::{self, LimitCounts, Samples, Spans};
 use super::{
-    BanStatus, BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow, Totals,
+    BanHolder, BanStatus, BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow,
+    Totals,
 };
 
 /// Reads a policy in effect.
@@ -314,8 +315,7 @@ impl Reader<'_> {
     /// The longest banned prefix that contains an address.
     fn ban(&self, octets: &[u8; 16], now: u64) -> Option<BanStatus> {
         let whole = PrefixKey { address: *octets, length: 128 };
-        let (prefix, until) = self.bans.around(&whole, now)?;
-        Some(ban_status(self.bans, &prefix, until, now))
+        ban_status(self.bans, &self.bans.around(&whole, now)?.prefix, now)
     }
 
     /// Resets every state of an address; returns their number.
@@ -489,16 +489,41 @@ fn interface_name(index: u32) -> String {
     nix::net::if_::if_indextoname(index).map_or_else(|_| index.to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// A ban of the list until an instant of the monotonic clock.
-pub(crate) fn ban_status(bans: &BanList, prefix: &PrefixKey, until: u64, now: u64) -> BanStatus {
-    let why = bans.reason(prefix);
-    let origin = match (bans.maker(prefix), why.and_then(|why| why.limit.as_ref())) {
+/// The bans of exactly this prefix; `None` if none is in effect. The document is of the one that ends last.
+pub(crate) fn ban_status(bans: &BanList, prefix: &PrefixKey, now: u64) -> Option<BanStatus> {
+    let mut holders = bans.holders(prefix, now).into_iter().map(|(by, held)| holder(by, held, now));
+    let BanHolder { origin, reason, since, expires_in_seconds } = holders.next()?;
+    let also = holders.collect();
+    Some(BanStatus { cidr: prefix.to_string(), expires_in_seconds, origin, reason, since, also })
+}
+
+/// The operator's or a limit's ban of exactly this prefix until an instant of the monotonic clock.
+pub(crate) fn own_status(bans: &BanList, prefix: &PrefixKey, until: u64, now: u64) -> BanStatus {
+    let own = bans.own(prefix).map(|(by, held)| holder(by, held, now)).unwrap_or_default();
+    BanStatus {
+        cidr: prefix.to_string(),
+        expires_in_seconds: seconds_until(until, now),
+        origin: own.origin,
+        reason: own.reason,
+        since: own.since,
+        also: Vec::new(),
+    }
+}
+
+fn holder(by: By, held: &Held, now: u64) -> BanHolder {
+    let why = held.why.as_ref();
+    let origin = match (by, why.and_then(|why| why.limit.as_ref())) {
         (By::Operator, _) => "operator".to_owned(),
         (By::Limit, Some(limit)) => format!("limit:{limit}"),
         (By::Limit, None) => "limit".to_owned(),
+        (By::CrowdSec, _) => "crowdsec".to_owned(),
     };
-    let reason = why.map(|why| why.text.to_string());
-    BanStatus { cidr: prefix.to_string(), expires_in_seconds: seconds_until(until, now), origin, reason, since: None }
+    let reason = why.map(|why| match why.decision {
+        Some(id) => format!("{}, decision {id}", why.text),
+        None => why.text.to_string(),
+    });
+    let since = (held.since != 0).then_some(held.since);
+    BanHolder { origin, reason, since, expires_in_seconds: seconds_until(held.until, now) }
 }
 
 /// The address of a key, with the limit's prefix length if it is shorter than the address.

@@ -4,6 +4,7 @@ mod actions;
 mod bans;
 mod cluster;
 mod counting;
+mod crowdsec;
 mod elastic;
 mod escalation;
 mod essential;
@@ -78,7 +79,8 @@ const ON_KERNELS: [&[Test]; 22] = [
     memory::TESTS,
 ];
 /// What the agent does with it, the same on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 16] = [
+const ON_ANY_KERNEL: [&[Test]; 17] = [
+    crowdsec::TESTS,
     notify::TESTS,
     log::TESTS,
     elastic::TESTS,
@@ -152,6 +154,12 @@ fn main() {
     if !recipes::has_fail2ban() {
         eprintln!("skipped: fail2ban itself, which takes fail2ban-server at WEIR_FAIL2BAN (cargo xtask integration)");
     }
+    let has_crowdsec = crowdsec::has_crowdsec();
+    if !has_crowdsec {
+        eprintln!(
+            "skipped: CrowdSec itself, which takes its package unpacked at WEIR_CROWDSEC (cargo xtask integration)"
+        );
+    }
     let is_traced = obstacle.is_none() && trace::is_built();
     if is_traced {
         eprintln!("skipped: what an agent with ordinary kernel programs says of a trace, since this one has others");
@@ -187,6 +195,7 @@ fn main() {
         .chain(memory::WITH_USAGE.iter().map(|test| (test, tells_usage)))
         .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(recipes::WITH_FAIL2BAN.iter().map(|test| (test, !is_too_old && recipes::has_fail2ban())))
+        .chain(crowdsec::WITH_CROWDSEC.iter().map(|test| (test, !is_too_old && has_crowdsec)))
         .chain(recipes::WITH_ANSIBLE.iter().map(|test| (test, !is_too_old && recipes::has_ansible())))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .map(|((name, test), fits)| {

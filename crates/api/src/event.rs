@@ -33,6 +33,10 @@ pub enum EventKind {
     StoreDown,
     /// The cluster's store grants shares again.
     StoreUp,
+    /// CrowdSec's local API is unavailable.
+    CrowdsecDown,
+    /// CrowdSec's local API is available again.
+    CrowdsecUp,
     /// Refusals of a limit have risen.
     Attack,
     /// Refusals of the limit are low again.
@@ -61,6 +65,8 @@ impl EventKind {
             Self::Detached => "detached",
             Self::StoreDown => "store-down",
             Self::StoreUp => "store-up",
+            Self::CrowdsecDown => "crowdsec-down",
+            Self::CrowdsecUp => "crowdsec-up",
             Self::Attack => "attack",
             Self::AttackEnded => "attack-ended",
             Self::ListUpdated => "list-updated",

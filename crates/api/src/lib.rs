@@ -4,6 +4,7 @@
 
 pub mod attack;
 pub mod cluster;
+pub mod crowdsec;
 pub mod decide;
 pub mod event;
 pub mod group;

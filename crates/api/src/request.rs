@@ -163,6 +163,12 @@ pub struct Unbanned {
     /// Prefixes that a ban list contains, and that are excepted from all lists now.
     #[serde(default)]
     pub excepted: Vec<Excepted>,
+    /// Prefixes to which bans by CrowdSec do not apply from now on, until an operator bans them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exceptions: Vec<String>,
+    /// Bans by CrowdSec that stay when all others are lifted.
+    #[serde(default)]
+    pub banned_by_crowdsec: u64,
 }
 
 /// An exception from ban lists.

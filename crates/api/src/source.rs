@@ -85,20 +85,38 @@ pub struct SourceRequests {
     pub last_throttled_seconds_ago: Option<f64>,
 }
 
+/// The bans of one prefix. Several authors may ban it; the fields are of the ban that ends last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BanStatus {
     pub cidr: String,
     /// Seconds until the ban ends; `null` if it does not end.
     pub expires_in_seconds: Option<f64>,
-    /// The ban's origin: `operator`, `list:NAME`, `limit:NAME`, or `limit` if the name was lost in a crash of the agent.
+    /// The ban's origin: `operator`, `list:NAME`, `limit:NAME`, `limit` if the name was lost in a crash of the agent, or
+    /// `crowdsec`.
     #[serde(default)]
     pub origin: String,
-    /// The operator's reason; `null` without one.
+    /// The operator's reason, the limit's, or the scenario and the ID of CrowdSec's decision; `null` without one.
     #[serde(default)]
     pub reason: Option<String>,
-    /// When the list contained it first, in seconds since 1970; `null` for other bans.
+    /// The ban's start, or when the list contained it first, in seconds since 1970; `null` if it is not known.
     #[serde(default)]
-    pub since: Option<f64>,
+    pub since: Option<u64>,
+    /// The bans of the same prefix by others, which end earlier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<BanHolder>,
+}
+
+/// A ban of a prefix that others ban longer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BanHolder {
+    /// As [`BanStatus::origin`].
+    pub origin: String,
+    /// As [`BanStatus::reason`].
+    pub reason: Option<String>,
+    /// As [`BanStatus::since`].
+    pub since: Option<u64>,
+    /// As [`BanStatus::expires_in_seconds`].
+    pub expires_in_seconds: Option<f64>,
 }
 
 /// One element of `agent bans --json`.

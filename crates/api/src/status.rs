@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attack::Attack;
 use crate::cluster::ClusterStatus;
+use crate::crowdsec::CrowdSecStatus;
 use crate::interface::AttachMode;
 use crate::limit::LimitDefinition;
 use crate::list::ListsStatus;
@@ -74,6 +75,9 @@ pub struct Status {
     /// The cluster's state; `null` without shared limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
+    /// The bouncer's state; `null` without `[crowdsec]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crowdsec: Option<CrowdSecStatus>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

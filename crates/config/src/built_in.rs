@@ -50,6 +50,7 @@ impl Config {
             decide: Decide::default(),
             cluster: None,
             notify: Vec::new(),
+            crowdsec: None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::{AgentConfig, Cluster, Config, Decide};
+use super::policy::{AgentConfig, Cluster, Config, CrowdSec, Decide, Secret};
 
 /// The differences between two configs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +109,7 @@ fn statements(config: &Config) -> Vec<Statement> {
         .chain(config.cluster.iter().flat_map(of_cluster))
         .filter(|(_, text)| !text.is_empty());
     all.extend(settings.map(|(what, text)| Statement { what: what.to_owned(), value: text.clone(), text }));
+    all.extend(config.crowdsec.iter().flat_map(of_crowdsec));
     all
 }
 
@@ -144,6 +145,32 @@ fn of_cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
         ("[cluster] sync", format!("{} ms", cluster.sync.as_millis())),
         ("[cluster] when_store_is_down", cluster.when_store_is_down.to_string()),
     ]
+}
+
+/// A secret is compared, and never shown.
+fn of_crowdsec(crowdsec: &CrowdSec) -> Vec<Statement> {
+    let text = |what: &str, text: String| Statement { what: what.to_owned(), value: text.clone(), text };
+    let secret = |what: &str, secret: &Secret| {
+        let value = match secret {
+            Secret::Text(text) => text.clone(),
+            Secret::File(path) => path.display().to_string(),
+        };
+        Statement { what: what.to_owned(), text: format!("{secret:?}"), value }
+    };
+    let time = |time: std::time::Duration| humantime::format_duration(time).to_string();
+    let mut all = vec![
+        text("[crowdsec] url", crowdsec.shown_url()),
+        secret("[crowdsec] api_key", &crowdsec.api_key),
+        text("[crowdsec] update", time(crowdsec.update)),
+        text("[crowdsec] reconcile", time(crowdsec.reconcile)),
+        text("[crowdsec] timeout", time(crowdsec.timeout)),
+        text("[crowdsec] max_decisions", crowdsec.max_decisions.to_string()),
+    ];
+    if let Some(machine) = &crowdsec.machine {
+        all.push(text("[crowdsec] machine_id", machine.id.clone()));
+        all.push(secret("[crowdsec] password", &machine.password));
+    }
+    all
 }
 
 #[cfg(test)]

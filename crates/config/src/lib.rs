@@ -9,6 +9,7 @@ mod changes;
 mod checks;
 mod class;
 pub mod cluster;
+pub mod crowdsec;
 mod decide;
 mod describe;
 pub mod escalate;

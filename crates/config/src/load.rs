@@ -11,7 +11,7 @@ use super::checks::{check_classes, check_exchanged, check_limits};
 use super::policy::{AgentConfig, Class, Config};
 use super::report::{self, Placed, Problems, Report, Span};
 use super::table::{Table, entries};
-use super::{agent, ban_list, class, cluster, decide, escalate, group, limit_scope, notify, tcp};
+use super::{agent, ban_list, class, cluster, crowdsec, decide, escalate, group, limit_scope, notify, tcp};
 
 /// A valid config, and its warnings.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ pub fn paths(text: &str) -> AgentConfig {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let shown = notify::without_secrets(&cluster::without_credentials(text));
+    let shown = crowdsec::without_secrets(&notify::without_secrets(&cluster::without_credentials(text)));
     // After a syntax error the parser guesses, and errors in its guesses mislead.
     if let Some(error) = syntax.first() {
         let is_duplicate = error.message().starts_with("duplicate key");
@@ -130,6 +130,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let groups = entries(&mut root, "group", "[[group]]", group::read);
     let cluster = cluster::read(&mut root, &clustered);
     let notify = notify::read_all(&mut root);
+    let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
     check_classes(&classes, &agent, root.problems);
     class::check_reach(&classes, &agent, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
@@ -139,7 +140,8 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
     ban_list::check(&ban_lists, &agent, root.problems);
-    let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && ban_lists.is_empty();
+    let bans = !ban_lists.is_empty() || crowdsec.is_some();
+    let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;
     if is_empty && !agent.allow_empty && root.problems.errors.is_empty() {
         let message = "the config limits nothing: it has no [[limit]] and no [[group]]";
         root.problems.error(root.span(), message, "add one, or set [agent] allow_empty = true");
@@ -154,5 +156,6 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         groups: groups.into_iter().map(|read| read.group).collect(),
         cluster,
         notify,
+        crowdsec,
     })
 }

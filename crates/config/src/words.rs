@@ -145,6 +145,10 @@ words!(
         Interface = "interface",
         /// The cluster's store is unavailable, or available again.
         StoreDown = "store-down",
+        /// CrowdSec's local API is unavailable, or available again.
+        CrowdsecDown = "crowdsec-down",
+        /// A ban list could not be read or put in effect.
+        ListFailed = "list-failed",
         /// The kernel killed processes of a group.
         OomKill = "oom-kill",
         /// A source is refused.

@@ -1,7 +1,9 @@
-//! The bans and their ends.
+//! The bans, who made them, and their ends.
 //!
-//! The kernel does one look-up, which finds the longest prefix that contains an address. So the entry of a prefix has
-//! the latest end of *all* bans that contain it: its own, and those of wider prefixes.
+//! A prefix may be banned by several authors at a time, and is refused until the last of these bans ends. The kernel
+//! does one look-up, which finds the longest prefix that contains an address. So the entry of a prefix has the latest
+//! end of *all* bans that contain it: its own, and those of wider prefixes. An exception is an entry to which bans by
+//! CrowdSec do not apply, neither its own nor those of wider prefixes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,19 +14,21 @@ use config::PrefixKey;
 /// The bans in effect, by prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BanList {
-    /// The end of each, in nanoseconds of the monotonic clock. Ordered by address, so that the prefixes within one are
-    /// adjacent.
-    ends: BTreeMap<([u8; 16], u32), u64>,
-    /// The bans by limits.
-    automatic: BTreeSet<([u8; 16], u32)>,
-    /// The bans by limits that are not in effect while the agent is on `observe`, with their ends.
-    suspended: BTreeMap<([u8; 16], u32), (u64, Option<Why>)>,
-    /// The reasons of some bans.
-    reasons: BTreeMap<([u8; 16], u32), Why>,
-    /// The number of bans of each prefix length: there are few lengths, even with many prefixes.
+    /// Ordered by address, so that the prefixes within one are adjacent, and the bans of one prefix too.
+    held: BTreeMap<(PrefixKey, By), Held>,
+    /// The prefixes to which bans by CrowdSec do not apply.
+    exceptions: BTreeSet<PrefixKey>,
+    /// The bans by limits that are not in effect while the agent is on `observe`.
+    suspended: BTreeMap<PrefixKey, Held>,
+    /// The number of bans and exceptions of each prefix length: there are few lengths, even with many prefixes.
     lengths: BTreeMap<u32, usize>,
+    /// The number of bans of each author.
+    counts: [usize; By::ALL.len()],
+    /// The number of banned prefixes.
+    prefixes: usize,
 }
 
+/// An entry of the trie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanEntry {
     /// The banned prefix.
@@ -33,268 +37,439 @@ pub struct BanEntry {
     pub ban: Ban,
 }
 
+/// One author's ban of a prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Its end, in nanoseconds of the monotonic clock.
+    pub until: u64,
+    /// Its start, in seconds since 1970; 0 if it is not known.
+    pub since: u64,
+    /// Its reason, if it is known.
+    pub why: Option<Why>,
+}
+
 /// The reason of a ban.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Why {
-    /// The operator's text, or the limit's.
+    /// The operator's text, the limit's, or the scenario of a decision by CrowdSec.
     pub text: Arc<str>,
     /// The name of the limit that made it.
     pub limit: Option<Arc<str>>,
+    /// The ID of CrowdSec's decision.
+    pub decision: Option<u64>,
 }
 
 /// The author of a ban.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum By {
     /// The operator, whose ban replaces a limit's ban even if it is shorter, but only a shorter one of the operator's
     /// own.
     Operator,
     /// A limit with `escalate`, which never shortens a ban.
     Limit,
-}
-
-/// An entry to be written to the trie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The banned prefix.
-    pub prefix: PrefixKey,
-    /// [`Ban::until`].
-    pub until: u64,
-    /// [`Ban::own_until`].
-    pub own_until: u64,
-    /// Whether the trie has no entry for it yet.
-    pub is_new: bool,
-    /// The author.
-    pub by: By,
+    /// A decision of CrowdSec's local API. It stands beside the bans of other authors.
+    CrowdSec,
 }
 
 impl By {
-    /// The author of a trie's entry.
+    /// Every author.
+    pub const ALL: [Self; 3] = [Self::Operator, Self::Limit, Self::CrowdSec];
+    /// The authors on this host, of which a prefix has one at a time: see [`Ban::own_until`].
+    pub const OWN: [Self; 2] = [Self::Operator, Self::Limit];
+
+    /// Its bit in [`Ban::refused`].
+    const fn bit(self) -> u64 {
+        match self {
+            Self::Operator => 0,
+            Self::Limit => Ban::BY_LIMIT,
+            Self::CrowdSec => Ban::BY_CROWDSEC,
+        }
+    }
+
+    /// The author of [`Ban::own_until`].
     #[must_use]
     pub const fn of(ban: &Ban) -> Self {
         if ban.is_by_limit() { Self::Limit } else { Self::Operator }
     }
+}
 
-    /// Its bit in [`Ban::refused`].
-    #[must_use]
-    pub const fn bit(self) -> u64 {
-        match self {
-            Self::Operator => 0,
-            Self::Limit => Ban::BY_LIMIT,
-        }
-    }
+/// The prefixes whose entries in the trie are out of date, each with whether the trie had no entry before.
+#[derive(Clone, Debug, Default)]
+pub struct Touched(BTreeMap<PrefixKey, bool>);
+
+/// A change of the trie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The prefix.
+    pub prefix: PrefixKey,
+    /// Its entry; `None` if it has none any more.
+    pub entry: Option<Entry>,
+    /// Whether the trie has no entry for it yet.
+    pub is_new: bool,
+}
+
+/// An entry to be written to the trie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// [`Ban::until`].
+    pub until: u64,
+    /// [`Ban::own_until`].
+    pub own_until: u64,
+    /// The bits of [`Ban::refused`] that say who made it.
+    pub authors: u64,
+}
+
+/// A ban that applies to a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Around {
+    /// The banned prefix.
+    pub prefix: PrefixKey,
+    pub by: By,
+    /// The ban's end.
+    pub until: u64,
+}
+
+/// Everything about exactly one prefix, to restore it when the trie cannot be written.
+#[derive(Clone, Debug)]
+pub struct Record {
+    prefix: PrefixKey,
+    held: Vec<(By, Held)>,
+    is_exception: bool,
 }
 
 impl BanList {
-    /// Reads the entries that an earlier agent left in the trie.
+    /// Reads the entries that an earlier agent left in the trie. The end of a ban by CrowdSec may be that of a wider
+    /// ban: the trie has only the latest.
     pub fn resume(entries: impl IntoIterator<Item = BanEntry>) -> Self {
         let mut list = Self::default();
         for BanEntry { prefix, ban } in entries {
-            list.insert(&prefix, ban.own_until);
-            list.note(&prefix, By::of(&ban));
+            if ban.own_until != 0 || !(ban.is_by_crowdsec() || ban.is_exception()) {
+                list.insert(prefix, By::of(&ban), Held { until: ban.own_until, ..Held::default() });
+            }
+            if ban.is_by_crowdsec() {
+                list.insert(prefix, By::CrowdSec, Held { until: ban.until, ..Held::default() });
+            }
+            if ban.is_exception() {
+                list.add_exception(prefix);
+            }
         }
         list
     }
 
-    /// The bans by limits, each with its end.
-    #[must_use]
-    pub fn automatic(&self) -> Vec<(PrefixKey, u64)> {
-        self.automatic.iter().filter_map(|key| Some((prefix_of(key), *self.ends.get(key)?))).collect()
+    /// The bans of an author.
+    pub fn of(&self, author: By) -> impl Iterator<Item = (PrefixKey, &Held)> {
+        self.held.iter().filter(move |((_, by), _)| *by == author).map(|((prefix, _), held)| (*prefix, held))
     }
 
-    /// The number of bans by limits.
+    /// The number of bans of an author.
     #[must_use]
-    pub fn automatic_len(&self) -> usize {
-        self.automatic.len()
+    pub fn count_of(&self, author: By) -> usize {
+        self.counts[author as usize]
     }
 
     /// Stores a ban that is not in effect while the agent is on `observe`.
-    pub fn suspend(&mut self, prefix: &PrefixKey, until: u64, why: Option<Why>) {
-        self.suspended.insert(order(prefix), (until, why));
+    pub fn suspend(&mut self, prefix: PrefixKey, held: Held) {
+        self.suspended.insert(prefix, held);
     }
 
     /// The number of bans that are suspended at an instant.
     #[must_use]
     pub fn suspended(&self, now: u64) -> usize {
-        self.suspended.values().filter(|(until, _)| Ban::is_in_effect(*until, now)).count()
+        self.suspended.values().filter(|held| Ban::is_in_effect(held.until, now)).count()
     }
 
     /// Removes the suspended bans, and returns those that have not ended.
-    pub fn take_suspended(&mut self, now: u64) -> Vec<(PrefixKey, u64, Option<Why>)> {
+    pub fn take_suspended(&mut self, now: u64) -> Vec<(PrefixKey, Held)> {
         let suspended = std::mem::take(&mut self.suspended).into_iter();
-        suspended
-            .filter(|(_, (until, _))| Ban::is_in_effect(*until, now))
-            .map(|(key, (until, why))| (prefix_of(&key), until, why))
-            .collect()
+        suspended.filter(|(_, held)| Ban::is_in_effect(held.until, now)).collect()
     }
 
-    /// The reason of a ban, if it is known.
+    /// The operator's or a limit's ban of exactly this prefix.
     #[must_use]
-    pub fn reason(&self, prefix: &PrefixKey) -> Option<&Why> {
-        self.reasons.get(&order(prefix))
+    pub fn own(&self, prefix: &PrefixKey) -> Option<(By, &Held)> {
+        By::OWN.iter().find_map(|by| Some((*by, self.held.get(&(*prefix, *by))?)))
     }
 
-    /// Sets the reason of an existing ban.
-    pub fn set_reason(&mut self, prefix: &PrefixKey, reason: Option<Why>) {
-        match reason.filter(|_| self.holds(prefix)) {
-            Some(reason) => self.reasons.insert(order(prefix), reason),
-            None => self.reasons.remove(&order(prefix)),
-        };
-    }
-
-    /// Every ban that has a reason.
-    pub fn reasons(&self) -> impl Iterator<Item = (PrefixKey, &Why)> {
-        self.reasons.iter().map(|(key, reason)| (prefix_of(key), reason))
-    }
-
-    /// Every prefix, banned or suspended.
+    /// One author's ban of exactly this prefix.
     #[must_use]
-    pub fn prefixes(&self) -> Vec<PrefixKey> {
-        self.ends.keys().chain(self.suspended.keys()).map(prefix_of).collect()
+    pub fn by(&self, prefix: &PrefixKey, by: By) -> Option<&Held> {
+        self.held.get(&(*prefix, by))
+    }
+
+    /// Sets the reason and the start of an existing ban by the operator or a limit.
+    pub fn set_reason(&mut self, prefix: &PrefixKey, why: Option<Why>, since: u64) {
+        for by in By::OWN {
+            if let Some(held) = self.held.get_mut(&(*prefix, by)) {
+                (held.why, held.since) = (why.clone(), since);
+            }
+        }
+    }
+
+    /// Every prefix that the operator or a limit banned, suspended ones included.
+    #[must_use]
+    pub fn own_prefixes(&self) -> Vec<PrefixKey> {
+        let own = self.held.keys().filter(|(_, by)| By::OWN.contains(by)).map(|(prefix, _)| prefix);
+        own.chain(self.suspended.keys()).copied().collect()
     }
 
     /// The number of banned prefixes.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.ends.len()
+    pub const fn len(&self) -> usize {
+        self.prefixes
     }
 
-    /// Every ban as an entry of the trie, without its count of refused packets.
-    pub fn iter(&self) -> impl Iterator<Item = BanEntry> + '_ {
-        self.ends.iter().map(|(key, until)| BanEntry {
-            prefix: prefix_of(key),
-            ban: Ban { until: *until, own_until: *until, refused: self.by(key).bit() },
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.prefixes == 0
+    }
+
+    /// Every ban by the operator or a limit as an entry of the trie, without its count of refused packets.
+    pub fn own_entries(&self) -> impl Iterator<Item = BanEntry> + '_ {
+        self.held.iter().filter(|((_, by), _)| By::OWN.contains(by)).map(|((prefix, by), held)| BanEntry {
+            prefix: *prefix,
+            ban: Ban { until: held.until, own_until: held.until, refused: by.bit() },
         })
     }
 
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+    /// Every banned prefix, in the order of addresses.
+    pub fn prefixes(&self) -> impl Iterator<Item = PrefixKey> + '_ {
+        let mut last = None;
+        self.held.keys().filter_map(move |(prefix, _)| (last.replace(*prefix) != Some(*prefix)).then_some(*prefix))
     }
 
-    /// The end of the existing ban of exactly this prefix, if it stays instead of a new one until `until`: it is
-    /// longer, and the new one's author must not shorten it.
+    /// The bans of exactly this prefix that are in effect, the one that ends last first.
+    #[must_use]
+    pub fn holders(&self, prefix: &PrefixKey, now: u64) -> Vec<(By, &Held)> {
+        let of_prefix = (*prefix, By::ALL[0])..=(*prefix, By::ALL[By::ALL.len() - 1]);
+        let held = self.held.range(of_prefix).map(|((_, by), held)| (*by, held));
+        let applies = |by: By| by != By::CrowdSec || !self.is_excepted(prefix);
+        let mut holders: Vec<_> =
+            held.filter(|(by, held)| Ban::is_in_effect(held.until, now) && applies(*by)).collect();
+        holders.sort_by_key(|(by, held)| (std::cmp::Reverse(held.until), *by));
+        holders
+    }
+
+    /// The existing ban of exactly this prefix, if it stays instead of a new one until `until`: it is longer, and the
+    /// new one's author must not shorten it.
     #[must_use]
     pub fn kept(&self, prefix: &PrefixKey, until: u64, by: By, now: u64) -> Option<u64> {
-        let key = order(prefix);
-        let held = self.ends.get(&key).copied().filter(|held| Ban::is_in_effect(*held, now) && *held > until)?;
-        (by == By::Limit || !self.automatic.contains(&key)).then_some(held)
+        let (own, held) = self.own(prefix)?;
+        let is_longer = Ban::is_in_effect(held.until, now) && held.until > until;
+        (is_longer && (by == By::Limit || own == By::Operator)).then_some(held.until)
     }
 
-    fn by(&self, key: &([u8; 16], u32)) -> By {
-        if self.automatic.contains(key) { By::Limit } else { By::Operator }
-    }
-
-    fn note(&mut self, prefix: &PrefixKey, by: By) {
-        match by {
-            By::Operator => self.automatic.remove(&order(prefix)),
-            By::Limit => self.automatic.insert(order(prefix)),
-        };
-    }
-
-    /// Bans a prefix until an instant, in place of its previous ban, with no reason yet. Returns the entries to write: its
-    /// own, and those of the banned prefixes within it.
-    pub fn ban(&mut self, prefix: PrefixKey, until: u64, by: By) -> Vec<Change> {
-        let is_new = self.insert(&prefix, until);
-        self.note(&prefix, by);
-        self.suspended.remove(&order(&prefix));
-        self.reasons.remove(&order(&prefix));
-        let mut changes = self.within(&prefix);
-        for change in changes.iter_mut().filter(|change| change.prefix == prefix) {
-            change.is_new = is_new;
+    /// Bans a prefix, in place of its author's previous ban. Of the operator's and a limit's ban, the new one replaces
+    /// the other.
+    pub fn ban(&mut self, prefix: PrefixKey, by: By, held: Held, touched: &mut Touched) {
+        self.touch(&prefix, touched);
+        if By::OWN.contains(&by) {
+            self.suspended.remove(&prefix);
+            By::OWN.iter().filter(|other| **other != by).for_each(|other| self.take(&prefix, *other));
         }
-        changes
+        self.insert(prefix, by, held);
     }
 
-    /// Lifts the ban of exactly this prefix. Returns the entries to write, of the banned prefixes within it; `None` if it was
-    /// not banned.
-    pub fn unban(&mut self, prefix: &PrefixKey) -> Option<Vec<Change>> {
-        let was_suspended = self.suspended.remove(&order(prefix)).is_some();
-        if self.ends.remove(&order(prefix)).is_none() {
-            return was_suspended.then(Vec::new);
+    /// Lifts an author's ban of exactly this prefix; `false` if there is none.
+    pub fn lift(&mut self, prefix: &PrefixKey, by: By, touched: &mut Touched) -> bool {
+        if !self.held.contains_key(&(*prefix, by)) {
+            return false;
         }
-        self.automatic.remove(&order(prefix));
-        self.reasons.remove(&order(prefix));
-        if let Some(count) = self.lengths.get_mut(&prefix.length) {
-            *count -= 1;
+        self.touch(prefix, touched);
+        self.take(prefix, by);
+        true
+    }
+
+    /// Lifts the operator's or the limit's ban of exactly this prefix; `false` if there is none, suspended or not.
+    pub fn lift_own(&mut self, prefix: &PrefixKey, touched: &mut Touched) -> bool {
+        let was_suspended = self.suspended.remove(prefix).is_some();
+        let was_banned = By::OWN.iter().filter(|by| self.lift(prefix, **by, touched)).count() > 0;
+        was_suspended || was_banned
+    }
+
+    /// Lets no ban by CrowdSec apply to a prefix.
+    pub fn except(&mut self, prefix: PrefixKey, touched: &mut Touched) {
+        self.touch(&prefix, touched);
+        self.add_exception(prefix);
+    }
+
+    /// Ends an exception; `false` if there is none.
+    pub fn end_exception(&mut self, prefix: &PrefixKey, touched: &mut Touched) -> bool {
+        if !self.exceptions.contains(prefix) {
+            return false;
         }
-        self.lengths.retain(|_, count| *count > 0);
-        Some(self.within(prefix))
+        self.touch(prefix, touched);
+        self.take_exception(prefix);
+        true
     }
 
-    /// The prefixes whose own ban has ended.
-    #[must_use]
-    pub fn ended(&self, now: u64) -> Vec<PrefixKey> {
-        self.ends.iter().filter(|(_, until)| !Ban::is_in_effect(**until, now)).map(|(key, _)| prefix_of(key)).collect()
+    /// The prefixes to which bans by CrowdSec do not apply.
+    pub fn exceptions(&self) -> impl Iterator<Item = PrefixKey> + '_ {
+        self.exceptions.iter().copied()
     }
 
-    /// The end of the ban of exactly this prefix.
+    /// The exceptions within a prefix, itself included.
     #[must_use]
-    pub fn own_end(&self, prefix: &PrefixKey) -> Option<u64> {
-        self.ends.get(&order(prefix)).copied()
+    pub fn exceptions_within(&self, prefix: &PrefixKey) -> Vec<PrefixKey> {
+        let (first, last) = span(prefix);
+        self.exceptions.range(first..=last).filter(|inner| inner.length >= prefix.length).copied().collect()
     }
 
-    /// The author of the ban of exactly this prefix.
+    /// Whether an exception contains a prefix.
     #[must_use]
-    pub fn maker(&self, prefix: &PrefixKey) -> By {
-        self.by(&order(prefix))
+    pub fn is_excepted(&self, prefix: &PrefixKey) -> bool {
+        let mut lengths = self.lengths.range(..=prefix.length);
+        !self.exceptions.is_empty() && lengths.any(|(length, _)| self.exceptions.contains(&prefix.cut(*length)))
+    }
+
+    /// Whether CrowdSec bans a prefix, one that contains it, or one within it, exceptions aside.
+    #[must_use]
+    pub fn is_banned_by_crowdsec(&self, prefix: &PrefixKey, now: u64) -> bool {
+        let (first, last) = span(prefix);
+        let is_banned = |held: &Held| Ban::is_in_effect(held.until, now);
+        let within = self.held.range((first, By::ALL[0])..=(last, By::CrowdSec));
+        self.containing(prefix).any(|around| around.by == By::CrowdSec && Ban::is_in_effect(around.until, now))
+            || within
+                .filter(|((inner, by), _)| *by == By::CrowdSec && inner.length >= prefix.length)
+                .any(|(_, held)| is_banned(held))
+    }
+
+    /// The bans that have ended.
+    #[must_use]
+    pub fn ended(&self, now: u64) -> Vec<(PrefixKey, By)> {
+        self.held.iter().filter(|(_, held)| !Ban::is_in_effect(held.until, now)).map(|(key, _)| *key).collect()
     }
 
     /// Whether exactly this prefix is banned.
     #[must_use]
     pub fn holds(&self, prefix: &PrefixKey) -> bool {
-        self.ends.contains_key(&order(prefix))
+        By::ALL.iter().any(|by| self.held.contains_key(&(*prefix, *by)))
     }
 
-    /// The longest prefix with a ban in effect that contains an address or prefix, and the ban's end.
+    /// The ban that applies to an address or prefix now: of the longest prefix that contains it, the one that ends
+    /// last.
     #[must_use]
-    pub fn around(&self, prefix: &PrefixKey, now: u64) -> Option<(PrefixKey, u64)> {
-        self.containing(prefix).filter(|(_, until)| Ban::is_in_effect(*until, now)).last()
+    pub fn around(&self, prefix: &PrefixKey, now: u64) -> Option<Around> {
+        let is_excepted = self.is_excepted(prefix);
+        self.containing(prefix)
+            .filter(|around| Ban::is_in_effect(around.until, now) && !(is_excepted && around.by == By::CrowdSec))
+            .max_by_key(|around| (around.prefix.length, around.until))
     }
 
-    /// The trie's entries of the banned prefixes within one, itself included.
-    fn within(&self, prefix: &PrefixKey) -> Vec<Change> {
-        let mask = u128::MAX.checked_shr(prefix.length).unwrap_or(0);
-        let last = (u128::from_be_bytes(prefix.address) | mask).to_be_bytes();
-        self.ends
-            .range((prefix.address, prefix.length)..=(last, 128))
-            .filter(|((_, length), _)| *length >= prefix.length)
-            .map(|(key, own_until)| {
-                let inner = prefix_of(key);
-                let until = self.latest_end(&inner);
-                Change { prefix: inner, until, own_until: *own_until, is_new: false, by: self.by(key) }
-            })
-            .collect()
+    /// The changes that bring the trie up to date: entries first, so that no packet passes between a removed prefix and
+    /// a ban within it.
+    #[must_use]
+    pub fn changes(&self, touched: &Touched) -> Vec<Change> {
+        let change = |(prefix, is_new): (&PrefixKey, &bool)| Change {
+            prefix: *prefix,
+            entry: self.entry(prefix),
+            is_new: *is_new,
+        };
+        let (written, removed): (Vec<Change>, Vec<Change>) =
+            touched.0.iter().map(change).partition(|change| change.entry.is_some());
+        [written, removed].concat()
     }
 
-    /// The latest end of all bans that contain a prefix.
-    fn latest_end(&self, prefix: &PrefixKey) -> u64 {
-        self.containing(prefix).map(|(_, until)| until).max().unwrap_or(0)
+    /// Everything about exactly one prefix.
+    #[must_use]
+    pub fn record(&self, prefix: &PrefixKey) -> Record {
+        let held = By::ALL.iter().filter_map(|by| Some((*by, self.by(prefix, *by)?.clone())));
+        Record { prefix: *prefix, held: held.collect(), is_exception: self.exceptions.contains(prefix) }
+    }
+
+    /// Restores a prefix as it was.
+    pub fn restore(&mut self, record: Record) {
+        By::ALL.iter().for_each(|by| self.take(&record.prefix, *by));
+        self.take_exception(&record.prefix);
+        for (by, held) in record.held {
+            self.insert(record.prefix, by, held);
+        }
+        if record.is_exception {
+            self.add_exception(record.prefix);
+        }
+    }
+
+    /// The entry of a prefix in the trie, if it has one.
+    fn entry(&self, prefix: &PrefixKey) -> Option<Entry> {
+        if !self.has_entry(prefix) {
+            return None;
+        }
+        let is_excepted = self.is_excepted(prefix);
+        let applies = |around: &Around| !(is_excepted && around.by == By::CrowdSec);
+        let until = self.containing(prefix).filter(applies).map(|around| around.until).max().unwrap_or(0);
+        let own_until = self.own(prefix).map_or(0, |(_, held)| held.until);
+        let bits = By::ALL.iter().filter(|by| self.by(prefix, **by).is_some()).fold(0, |bits, by| bits | by.bit());
+        let exception = if self.exceptions.contains(prefix) { Ban::EXCEPTION } else { 0 };
+        Some(Entry { until, own_until, authors: bits | exception })
+    }
+
+    fn has_entry(&self, prefix: &PrefixKey) -> bool {
+        self.holds(prefix) || self.exceptions.contains(prefix)
+    }
+
+    /// Notes that the entries of a prefix and of all within it are about to change.
+    fn touch(&self, prefix: &PrefixKey, touched: &mut Touched) {
+        touched.0.entry(*prefix).or_insert_with(|| !self.has_entry(prefix));
+        let (first, last) = span(prefix);
+        let held =
+            self.held.range((first, By::ALL[0])..=(last, By::ALL[By::ALL.len() - 1])).map(|((inner, _), _)| inner);
+        for inner in held.chain(self.exceptions.range(first..=last)).filter(|inner| inner.length >= prefix.length) {
+            touched.0.entry(*inner).or_insert(false);
+        }
     }
 
     /// The bans that contain a prefix, its own included, the widest first.
-    fn containing(&self, prefix: &PrefixKey) -> impl Iterator<Item = (PrefixKey, u64)> {
-        self.lengths.range(..=prefix.length).filter_map(|(length, _)| {
+    fn containing(&self, prefix: &PrefixKey) -> impl Iterator<Item = Around> {
+        self.lengths.range(..=prefix.length).flat_map(move |(length, _)| {
             let outer = prefix.cut(*length);
-            Some((outer, *self.ends.get(&order(&outer))?))
+            let around = move |by: &By| Some(Around { prefix: outer, by: *by, until: self.by(&outer, *by)?.until });
+            By::ALL.iter().filter_map(around)
         })
     }
 
-    /// Returns whether the prefix was not banned before.
-    fn insert(&mut self, prefix: &PrefixKey, until: u64) -> bool {
-        let is_new = self.ends.insert(order(prefix), until).is_none();
-        if is_new {
+    fn insert(&mut self, prefix: PrefixKey, by: By, held: Held) {
+        let was_banned = self.holds(&prefix);
+        if self.held.insert((prefix, by), held).is_none() {
+            *self.lengths.entry(prefix.length).or_default() += 1;
+            self.counts[by as usize] += 1;
+            self.prefixes += usize::from(!was_banned);
+        }
+    }
+
+    fn take(&mut self, prefix: &PrefixKey, by: By) {
+        if self.held.remove(&(*prefix, by)).is_some() {
+            self.forget_length(prefix.length);
+            self.counts[by as usize] -= 1;
+            self.prefixes -= usize::from(!self.holds(prefix));
+        }
+    }
+
+    fn add_exception(&mut self, prefix: PrefixKey) {
+        if self.exceptions.insert(prefix) {
             *self.lengths.entry(prefix.length).or_default() += 1;
         }
-        is_new
+    }
+
+    fn take_exception(&mut self, prefix: &PrefixKey) {
+        if self.exceptions.remove(prefix) {
+            self.forget_length(prefix.length);
+        }
+    }
+
+    fn forget_length(&mut self, length: u32) {
+        if let Some(count) = self.lengths.get_mut(&length) {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&length);
+            }
+        }
     }
 }
 
-fn order(prefix: &PrefixKey) -> ([u8; 16], u32) {
-    (prefix.address, prefix.length)
-}
-
-fn prefix_of(key: &([u8; 16], u32)) -> PrefixKey {
-    PrefixKey { address: key.0, length: key.1 }
+/// The first and the last key that a prefix within this one may have.
+fn span(prefix: &PrefixKey) -> (PrefixKey, PrefixKey) {
+    let mask = u128::MAX.checked_shr(prefix.length).unwrap_or(0);
+    let last = (u128::from_be_bytes(prefix.address) | mask).to_be_bytes();
+    (*prefix, PrefixKey { address: last, length: 128 })
 }
 
 #[cfg(test)]
@@ -311,6 +486,16 @@ mod tests {
         })
     }
 
+    fn until(until: u64) -> Held {
+        Held { until, ..Held::default() }
+    }
+
+    fn ban(list: &mut BanList, prefix: PrefixKey, by: By, held: Held) -> Vec<Change> {
+        let mut touched = Touched::default();
+        list.ban(prefix, by, held, &mut touched);
+        list.changes(&touched)
+    }
+
     #[test]
     fn only_the_operator_shortens_a_ban_and_not_one_of_his_own() {
         let prefix = PrefixKey { address: [1; 16], length: 128 };
@@ -321,13 +506,13 @@ mod tests {
             (By::Limit, By::Limit, true),
         ] {
             let mut list = BanList::default();
-            list.ban(prefix, 100, held_by);
+            ban(&mut list, prefix, held_by, until(100));
             assert_eq!(list.kept(&prefix, 99, by, 50).is_some(), is_kept, "{by:?} after {held_by:?}");
             // Equally long, longer, or after the other has ended.
             assert_eq!(list.kept(&prefix, 100, by, 50), None);
             assert_eq!(list.kept(&prefix, Ban::FOREVER, by, 50), None);
             assert_eq!(list.kept(&prefix, 99, by, 200), None);
-            list.ban(prefix, Ban::FOREVER, held_by);
+            ban(&mut list, prefix, held_by, until(Ban::FOREVER));
             assert_eq!(list.kept(&prefix, u64::MAX - 1, by, 50).is_some(), is_kept);
         }
     }
@@ -337,69 +522,163 @@ mod tests {
         let prefix = |byte| PrefixKey { address: [byte; 16], length: 128 };
         let mut list = BanList::default();
         for byte in 1..=4 {
-            list.ban(prefix(byte), 100 * u64::from(byte), By::Limit);
+            ban(&mut list, prefix(byte), By::Limit, until(100 * u64::from(byte)));
         }
-        list.ban(prefix(5), 900, By::Operator);
-        for (prefix, until) in list.automatic() {
-            list.unban(&prefix);
-            list.suspend(&prefix, until, None);
+        ban(&mut list, prefix(5), By::Operator, until(900));
+        let by_limits: Vec<_> = list.of(By::Limit).map(|(prefix, held)| (prefix, held.clone())).collect();
+        for (prefix, held) in by_limits {
+            list.lift_own(&prefix, &mut Touched::default());
+            list.suspend(prefix, held);
         }
         assert_eq!((list.len(), list.suspended(0), list.suspended(150)), (1, 4, 3));
-        assert_eq!(list.unban(&prefix(3)), Some(Vec::new()));
-        list.ban(prefix(4), 50, By::Operator);
-        assert_eq!(list.take_suspended(150), [(prefix(2), 200, None)]);
+        assert!(list.lift_own(&prefix(3), &mut Touched::default()));
+        ban(&mut list, prefix(4), By::Operator, until(50));
+        assert_eq!(list.take_suspended(150), [(prefix(2), until(200))]);
         assert_eq!((list.len(), list.suspended(0)), (2, 0));
     }
 
     #[test]
-    fn an_entry_says_who_made_it() {
+    fn each_author_lifts_its_own_ban_and_the_latest_end_counts() {
         let prefix = PrefixKey { address: [1; 16], length: 128 };
-        for by in [By::Operator, By::Limit] {
-            let mut list = BanList::default();
-            assert_eq!(list.ban(prefix, 100, by)[0].by, by);
-            let resumed = BanList::resume(list.iter());
-            assert_eq!((resumed.maker(&prefix), resumed.own_end(&prefix)), (by, Some(100)));
+        let mut list = BanList::default();
+        let entry = |list: &BanList| list.entry(&prefix).unwrap();
+        ban(&mut list, prefix, By::Operator, until(100));
+        ban(&mut list, prefix, By::CrowdSec, until(300));
+        assert_eq!((entry(&list).until, entry(&list).own_until, list.len()), (300, 100, 1));
+        ban(&mut list, prefix, By::Limit, until(200));
+        assert_eq!((list.count_of(By::Operator), list.count_of(By::Limit), list.count_of(By::CrowdSec)), (0, 1, 1));
+        assert_eq!(list.holders(&prefix, 50).iter().map(|(by, _)| *by).collect::<Vec<_>>(), [By::CrowdSec, By::Limit]);
+        assert!(list.lift_own(&prefix, &mut Touched::default()));
+        assert_eq!((entry(&list).until, entry(&list).own_until), (300, 0));
+        ban(&mut list, prefix, By::Operator, until(400));
+        assert!(list.lift(&prefix, By::CrowdSec, &mut Touched::default()));
+        assert_eq!((entry(&list).until, list.len()), (400, 1));
+        let mut touched = Touched::default();
+        assert!(list.lift_own(&prefix, &mut touched) && list.is_empty());
+        assert_eq!(list.changes(&touched), [Change { prefix, entry: None, is_new: false }]);
+        assert!(list.lengths.is_empty());
+    }
+
+    #[test]
+    fn the_trie_says_who_made_an_entry() {
+        let prefix = PrefixKey { address: [1; 16], length: 128 };
+        for own in [None, Some(By::Operator), Some(By::Limit)] {
+            for crowdsec in [None, Some(700)] {
+                for is_exception in [false, true] {
+                    let mut list = BanList::default();
+                    let mut touched = Touched::default();
+                    own.iter().for_each(|by| list.ban(prefix, *by, until(100), &mut touched));
+                    crowdsec.iter().for_each(|end| list.ban(prefix, By::CrowdSec, until(*end), &mut touched));
+                    if is_exception {
+                        list.except(prefix, &mut touched);
+                    }
+                    let written = list.changes(&touched).into_iter().filter_map(|change| {
+                        let Entry { until, own_until, authors } = change.entry?;
+                        Some(BanEntry { prefix, ban: Ban { until, own_until, refused: authors | 7 } })
+                    });
+                    let written: Vec<BanEntry> = written.collect();
+                    assert!(written.iter().all(|entry| entry.ban.packets() == 7));
+                    let mut resumed = BanList::resume(written);
+                    if is_exception && crowdsec.is_some() {
+                        // With an exception the trie does not have the end of CrowdSec's ban.
+                        ban(&mut resumed, prefix, By::CrowdSec, until(700));
+                    }
+                    assert_eq!(resumed, list, "{own:?} {crowdsec:?} {is_exception}");
+                }
+            }
         }
     }
 
+    #[test]
+    fn what_was_changed_is_restored() {
+        let mut list = BanList::default();
+        let prefix = PrefixKey { address: [1; 16], length: 128 };
+        ban(&mut list, prefix, By::Limit, until(100));
+        list.except(prefix, &mut Touched::default());
+        let (before, record) = (list.clone(), list.record(&prefix));
+        ban(&mut list, prefix, By::Operator, until(7));
+        ban(&mut list, prefix, By::CrowdSec, until(9));
+        list.end_exception(&prefix, &mut Touched::default());
+        list.restore(record);
+        assert_eq!(list, before);
+    }
+
+    /// One change of the list.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Ban(By, u64),
+        Lift(By),
+        Except,
+        EndException,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let by = || prop::sample::select(By::ALL.to_vec());
+        prop_oneof![
+            6 => (by(), 1u64..1_000).prop_map(|(by, until)| Step::Ban(by, until)),
+            2 => by().prop_map(Step::Lift),
+            1 => Just(Step::Except),
+            1 => Just(Step::EndException),
+        ]
+    }
+
     proptest! {
-        /// The trie's longest entry for an address gives the verdict of all bans together.
+        /// The trie's longest entry for an address gives the verdict of all bans together, after each batch.
         #[test]
         fn the_longest_entry_says_what_all_bans_say(
-            steps in prop::collection::vec((prefix(), prop::option::weighted(0.8, 1u64..1_000)), 1..60),
+            batches in prop::collection::vec(prop::collection::vec((prefix(), step()), 1..10), 1..12),
             now in 0u64..1_000,
         ) {
             let mut list = BanList::default();
             let mut trie: BTreeMap<(u32, [u8; 16]), u64> = BTreeMap::new();
-            let mut model: BTreeMap<([u8; 16], u32), u64> = BTreeMap::new();
-            for (prefix, until) in steps {
-                let changes = match until {
-                    Some(until) => {
-                        let is_known = model.insert(order(&prefix), until).is_some();
-                        let changes = list.ban(prefix, until, By::Operator);
-                        prop_assert!(changes.iter().any(|change| change.prefix == prefix && change.is_new != is_known));
-                        changes
+            let mut model: BTreeMap<(PrefixKey, By), u64> = BTreeMap::new();
+            let mut exceptions: BTreeSet<PrefixKey> = BTreeSet::new();
+            for batch in batches {
+                let mut touched = Touched::default();
+                for (prefix, step) in batch {
+                    match step {
+                        Step::Ban(by, end) => {
+                            if by != By::CrowdSec {
+                                By::OWN.iter().for_each(|own| { model.remove(&(prefix, *own)); });
+                            }
+                            model.insert((prefix, by), end);
+                            list.ban(prefix, by, until(end), &mut touched);
+                        }
+                        Step::Lift(by) => {
+                            prop_assert_eq!(list.lift(&prefix, by, &mut touched), model.remove(&(prefix, by)).is_some());
+                        }
+                        Step::Except => {
+                            exceptions.insert(prefix);
+                            list.except(prefix, &mut touched);
+                        }
+                        Step::EndException => {
+                            prop_assert_eq!(list.end_exception(&prefix, &mut touched), exceptions.remove(&prefix));
+                        }
                     }
-                    None => {
-                        let was_banned = model.remove(&order(&prefix)).is_some();
-                        trie.remove(&(prefix.length, prefix.address));
-                        let changes = list.unban(&prefix);
-                        prop_assert_eq!(changes.is_some(), was_banned);
-                        changes.unwrap_or_default()
+                }
+                for change in list.changes(&touched) {
+                    let key = (change.prefix.length, change.prefix.address);
+                    prop_assert_eq!(change.is_new, !trie.contains_key(&key), "{:?}", change);
+                    match change.entry {
+                        Some(entry) => drop(trie.insert(key, entry.until)),
+                        None => drop(trie.remove(&key)),
                     }
-                };
-                for change in changes {
-                    trie.insert((change.prefix.length, change.prefix.address), change.until);
                 }
             }
+            let prefixes: BTreeSet<PrefixKey> = model.keys().map(|(prefix, _)| *prefix).collect();
+            prop_assert_eq!(list.len(), prefixes.len());
+            prop_assert_eq!(list.prefixes().collect::<Vec<_>>(), prefixes.into_iter().collect::<Vec<_>>());
             for byte in 0..=255u8 {
                 let mut address = [0; 16];
                 address[0] = byte;
                 let whole = PrefixKey { address, length: 128 };
-                let holds = |length: u32, of: [u8; 16]| whole.cut(length).address == of;
-                let longest = trie.iter().rev().find(|((length, of), _)| holds(*length, *of));
+                let contains = |outer: &PrefixKey| whole.cut(outer.length) == *outer;
+                let longest = trie.iter().rev().find(|((length, of), _)| whole.cut(*length).address == *of);
                 let by_trie = longest.is_some_and(|(_, until)| Ban::is_in_effect(*until, now));
-                let by_all = model.iter().any(|((of, length), until)| holds(*length, *of) && Ban::is_in_effect(*until, now));
+                let is_excepted = exceptions.iter().any(contains);
+                let by_all = model.iter().any(|((of, by), until)| {
+                    contains(of) && Ban::is_in_effect(*until, now) && !(is_excepted && *by == By::CrowdSec)
+                });
                 prop_assert_eq!(by_trie, by_all);
                 prop_assert_eq!(list.around(&whole, now).is_some(), by_all);
             }

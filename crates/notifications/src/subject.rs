@@ -13,8 +13,10 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         EventKind::TrialRolledBack | EventKind::TrialRollbackFailed => Some(NotifyOn::TrialFailed),
         EventKind::Attached | EventKind::Detached => Some(NotifyOn::Interface),
         EventKind::StoreDown | EventKind::StoreUp => Some(NotifyOn::StoreDown),
+        EventKind::CrowdsecDown | EventKind::CrowdsecUp => Some(NotifyOn::CrowdsecDown),
+        EventKind::ListFailed => Some(NotifyOn::ListFailed),
         EventKind::OomKill => Some(NotifyOn::OomKill),
         EventKind::Throttled => Some(NotifyOn::Throttled),
-        EventKind::WouldThrottle | EventKind::Lost => None,
+        EventKind::WouldThrottle | EventKind::ListUpdated | EventKind::Lost => None,
     }
 }

@@ -6,6 +6,7 @@ pub mod application;
 pub mod fleet;
 pub mod flows;
 pub mod foreign;
+pub mod lapi;
 pub mod measure;
 pub mod memory;
 pub mod network;

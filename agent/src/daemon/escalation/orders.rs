@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use decide::{Edge, Offence};
 
 use super::offence::{Escalated, event};
+use crate::daemon::crowdsec::Bouncer;
 use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::daemon::packets::Packets;
 
@@ -45,8 +46,8 @@ impl Edge for BanQueue {
 
 impl Orders {
     /// Bans the sources of offences and counts refused packets, on a separate thread until all senders are dropped.
-    pub fn carry_out(self, packets: Packets, events: Arc<EventLog>) {
-        let work = move || self.work(&packets, &events);
+    pub fn carry_out(self, packets: Packets, events: Arc<EventLog>, crowdsec: Arc<Bouncer>) {
+        let work = move || self.work(&packets, &events, &crowdsec);
         if let Err(error) = thread::Builder::new().name("weir-bans".to_owned()).spawn(work) {
             tracing::error!(
                 "starting the thread that bans addresses failed: {error}; no limit bans sources: restart the agent"
@@ -54,7 +55,7 @@ impl Orders {
         }
     }
 
-    fn work(&self, packets: &Packets, events: &EventLog) {
+    fn work(&self, packets: &Packets, events: &EventLog, crowdsec: &Bouncer) {
         let (mut looked, mut is_failing) = (Instant::now(), false);
         let mut failures = Failures::default();
         loop {
@@ -88,6 +89,11 @@ impl Orders {
                 outcomes.extend(packets.escalate(some));
             }
             report(&offences, &outcomes, events);
+            for (offence, outcome) in offences.iter().zip(&outcomes) {
+                if let Escalated::Banned(time) = outcome {
+                    crowdsec.report(offence, *time);
+                }
+            }
             failures.log(&offences, &outcomes);
         }
     }

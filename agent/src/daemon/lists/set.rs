@@ -299,7 +299,8 @@ impl BanLists {
             expires_in_seconds: None,
             origin: format!("list:{}", one.list.name),
             reason: None,
-            since: Some(f64::from(listed.since)),
+            since: Some(u64::from(listed.since)),
+            also: Vec::new(),
         })
     }
 

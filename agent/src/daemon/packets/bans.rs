@@ -1,21 +1,22 @@
 //! Bans by operators and limits, and their results.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::event::seconds_since_1970;
 use api::request::{BanOrder, Banned, StillBanned, Unbanned, WithoutEffect};
 use common::ban::Ban;
 use common::settings::Runtime;
 use config::policy::{Mode, Prefix};
 use config::prefix;
 use datapath::LoadError;
-use datapath::bans::{By, Change, Why};
+use datapath::bans::{BanList, By, Held, Touched, Why};
 use datapath::compile::PrefixKey;
 
 use super::in_effect::InEffect;
 use crate::ban_reason;
-use crate::stats::{BanStatus, BansRow, ban_status, monotonic_nanoseconds};
+use crate::stats::{BanStatus, BansRow, ban_status, monotonic_nanoseconds, own_status};
 
 impl InEffect {
     /// Bans every prefix for which a ban has an effect. A longer ban by the operator stays.
@@ -23,7 +24,8 @@ impl InEffect {
         let now = monotonic_nanoseconds();
         let parsed = orders.iter().map(|order| parse(order, now)).collect::<Result<Vec<_>, _>>()?;
         let reasons = reasons(orders)?;
-        let (mut bans, mut why, mut banned) = (Vec::new(), Vec::new(), Banned::default());
+        let since = seconds_since_1970() as u64;
+        let (mut bans, mut banned) = (Vec::new(), Banned::default());
         for ((prefix, until), reason) in parsed.into_iter().zip(reasons) {
             let key = PrefixKey::from(&prefix);
             if let Some(exempt) = self.config.agent.never_limit.iter().find(|exempt| exempt.covers(&prefix)) {
@@ -34,19 +36,12 @@ impl InEffect {
             if let Some(inside) = self.config.agent.never_limit.iter().find(|exempt| prefix.covers(exempt)) {
                 banned.notes.push(format!("{inside} in {key} is exempt and stays reachable"));
             }
-            bans.push((key, until));
-            why.push(reason);
+            let why = reason.map(|text| Why { text, limit: None, decision: None });
+            bans.push((key, Held { until, since, why }));
         }
         banned.kept = self.ban(&bans, By::Operator, now).map_err(|error| error.to_string())?;
         banned.banned = (bans.len() - banned.kept.len()) as u64;
-        let kept: HashSet<&str> = banned.kept.iter().map(|kept| kept.cidr.as_str()).collect();
-        for ((key, _), reason) in bans.iter().zip(&why) {
-            if kept.is_empty() || !kept.contains(key.to_string().as_str()) {
-                let why = reason.clone().map(|text| Why { text, limit: None });
-                self.bans.set_reason(key, why);
-            }
-        }
-        log_bans(&bans, why.first().and_then(Option::as_deref), now);
+        log_bans(&bans, now);
         if banned.banned > 0 && self.ingress.attached().is_empty() {
             let reason = "no interface is attached: agent status shows why".to_owned();
             banned.without_effect.push(WithoutEffect { cidr: "all of them".to_owned(), reason });
@@ -54,24 +49,31 @@ impl InEffect {
         Ok(banned)
     }
 
-    /// Suspends bans by limits while the agent is on `observe`, and restores the unexpired ones when it enforces again.
-    /// An operator's ban is an order and stays in effect in both modes.
+    /// Suspends bans by limits while the agent is on `observe`, and restores the unexpired ones when it enforces again;
+    /// lifts bans by CrowdSec, whose decisions the bouncer applies again. An operator's ban is an order and stays in
+    /// effect in both modes.
     pub(super) fn follow_mode(&mut self) -> Result<(), LoadError> {
         match self.config.agent.mode {
-            Mode::Observe => self.bans.automatic().into_iter().try_for_each(|(prefix, until)| {
-                let why = self.bans.reason(&prefix).cloned();
-                self.unban(&prefix)?;
-                self.bans.suspend(&prefix, until, why);
-                Ok(())
-            }),
-            Mode::Enforce => {
-                let now = monotonic_nanoseconds();
-                self.bans.take_suspended(now).into_iter().try_for_each(|(prefix, until, why)| {
-                    if self.ban(&[(prefix, until)], By::Limit, now)?.is_empty() {
-                        self.bans.set_reason(&prefix, why);
-                    }
+            Mode::Observe => {
+                let by_crowdsec: Vec<PrefixKey> = self.bans.of(By::CrowdSec).map(|(prefix, _)| prefix).collect();
+                for some in by_crowdsec.chunks(AT_ONCE) {
+                    self.change_bans(some, |bans, touched| {
+                        some.iter().for_each(|prefix| {
+                            bans.lift(prefix, By::CrowdSec, touched);
+                        });
+                    })?;
+                }
+                let by_limits: Vec<_> = self.bans.of(By::Limit).map(|(prefix, held)| (prefix, held.clone())).collect();
+                by_limits.into_iter().try_for_each(|(prefix, held)| {
+                    self.lift_by(&prefix, By::Limit)?;
+                    self.bans.suspend(prefix, held);
                     Ok(())
                 })
+            }
+            Mode::Enforce => {
+                let now = monotonic_nanoseconds();
+                let suspended = self.bans.take_suspended(now);
+                self.ban(&suspended, By::Limit, now).map(drop)
             }
         }
     }
@@ -93,12 +95,42 @@ impl InEffect {
         self.lift(&prefixes.iter().map(PrefixKey::from).collect::<Vec<_>>())
     }
 
-    /// Lifts every ban.
+    /// Lifts every ban by the operator or a limit.
     pub(super) fn lift_all_bans(&mut self) -> Result<Unbanned, String> {
-        self.lift(&self.bans.prefixes())
+        let prefixes = self.bans.own_prefixes();
+        let mut unbanned = self.lift_own(&prefixes)?;
+        unbanned.banned_by_crowdsec = self.bans.count_of(By::CrowdSec) as u64;
+        Ok(unbanned)
     }
 
+    /// Lifts the bans of these prefixes. Where CrowdSec bans addresses in one, an exception keeps its decisions from
+    /// applying.
     fn lift(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
+        let now = monotonic_nanoseconds();
+        let mut unbanned = self.lift_own(prefixes)?;
+        let banned: Vec<PrefixKey> =
+            prefixes.iter().filter(|prefix| self.bans.is_banned_by_crowdsec(prefix, now)).copied().collect();
+        let new: Vec<PrefixKey> = banned.into_iter().filter(|prefix| !self.bans.is_excepted(prefix)).collect();
+        let count = self.bans.exceptions().count() + new.len();
+        if count > MOST_EXCEPTIONS {
+            return Err(format!(
+                "{count} exceptions to CrowdSec's bans exceed the most, {MOST_EXCEPTIONS}: delete the decisions in CrowdSec \
+                 with cscli decisions delete"
+            ));
+        }
+        self.except(&new).map_err(|error| error.to_string())?;
+        unbanned.exceptions = new.iter().map(ToString::to_string).collect();
+        unbanned.unbanned += new.len() as u64;
+        unbanned.was_banned = unbanned.unbanned > 0;
+        unbanned.still_banned = prefixes
+            .iter()
+            .filter_map(|prefix| Some((prefix, self.bans.around(prefix, now)?.prefix)))
+            .map(|(prefix, by)| StillBanned { cidr: prefix.to_string(), by: by.to_string() })
+            .collect();
+        Ok(unbanned)
+    }
+
+    fn lift_own(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
         let mut unbanned = Unbanned::default();
         for prefix in prefixes {
             unbanned.unbanned += u64::from(self.unban(prefix).map_err(|error| error.to_string())?);
@@ -108,15 +140,21 @@ impl InEffect {
         if unbanned.was_banned {
             tracing::info!("{} lifted by an operator", listed(prefixes));
         }
-        let now = monotonic_nanoseconds();
-        unbanned.still_banned = prefixes
-            .iter()
-            .filter_map(|prefix| Some((prefix, self.bans.around(prefix, now)?.0)))
-            .map(|(prefix, by)| StillBanned { cidr: prefix.to_string(), by: by.to_string() })
-            .collect();
         Ok(unbanned)
     }
+
+    /// Lets no ban by CrowdSec apply to these prefixes.
+    pub(super) fn except(&mut self, prefixes: &[PrefixKey]) -> Result<(), LoadError> {
+        self.change_bans(prefixes, |bans, touched| {
+            prefixes.iter().for_each(|prefix| bans.except(*prefix, touched));
+        })
+    }
 }
+
+/// The most exceptions to bans by CrowdSec.
+pub(super) const MOST_EXCEPTIONS: usize = 10_000;
+/// The most bans changed under one lock.
+pub(super) const AT_ONCE: usize = 2_000;
 
 /// The most bans that one line of the log names.
 const NAMED: usize = 5;
@@ -132,16 +170,16 @@ pub(super) fn listed(prefixes: &[PrefixKey]) -> String {
 }
 
 /// All bans of one order have the same end and reason.
-fn log_bans(bans: &[(PrefixKey, u64)], reason: Option<&str>, now: u64) {
-    let Some((_, until)) = bans.first() else { return };
+fn log_bans(bans: &[(PrefixKey, Held)], now: u64) {
+    let Some((_, first)) = bans.first() else { return };
     let prefixes: Vec<PrefixKey> = bans.iter().map(|(prefix, _)| *prefix).collect();
-    let time = match *until {
+    let time = match first.until {
         Ban::FOREVER => "until it is lifted".to_owned(),
         until => {
             format!("for {}", humantime::format_duration(Duration::from_secs((until - now).div_ceil(1_000_000_000))))
         }
     };
-    let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    let reason = first.why.as_ref().map(|why| format!(": {}", why.text)).unwrap_or_default();
     tracing::info!("{} ordered by an operator, {time}{reason}", listed(&prefixes));
 }
 
@@ -176,76 +214,93 @@ fn parse(order: &BanOrder, now: u64) -> Result<(Prefix, u64), String> {
 }
 
 impl InEffect {
-    /// Bans prefixes; returns those whose longer bans stay.
-    pub(super) fn ban(&mut self, orders: &[(PrefixKey, u64)], by: By, now: u64) -> Result<Vec<BanStatus>, LoadError> {
+    /// Bans prefixes by the operator or a limit; returns those whose longer bans stay. An operator's ban ends the
+    /// exceptions from CrowdSec's within it.
+    pub(super) fn ban(&mut self, orders: &[(PrefixKey, Held)], by: By, now: u64) -> Result<Vec<BanStatus>, LoadError> {
         let mut kept = Vec::new();
-        for (prefix, until) in orders {
-            if let Some(held) = self.bans.kept(prefix, *until, by, now) {
-                kept.push(ban_status(&self.bans, prefix, held, now));
+        for (prefix, held) in orders {
+            if let Some(until) = self.bans.kept(prefix, held.until, by, now) {
+                kept.push(own_status(&self.bans, prefix, until, now));
                 continue;
             }
-            let reason = self.bans.reason(prefix).cloned();
-            let before = self.bans.own_end(prefix).map(|until| (until, self.bans.maker(prefix)));
-            let changes = self.bans.ban(*prefix, *until, by);
-            if let Err(error) = self.write(&changes) {
-                // The list must match the kernel, or a repetition would report a ban that is not in effect.
-                match before {
-                    Some((until, by)) => drop(self.bans.ban(*prefix, until, by)),
-                    None => drop(self.bans.unban(prefix)),
-                }
-                self.bans.set_reason(prefix, reason);
-                self.count_bans()?;
-                return Err(error);
-            }
+            let exceptions = if by == By::Operator { self.bans.exceptions_within(prefix) } else { Vec::new() };
+            let changed: Vec<PrefixKey> = std::iter::once(*prefix).chain(exceptions.iter().copied()).collect();
+            self.change_bans(&changed, |bans, touched| {
+                exceptions.iter().for_each(|exception| {
+                    bans.end_exception(exception, touched);
+                });
+                bans.ban(*prefix, by, held.clone(), touched);
+            })?;
         }
-        self.count_bans()?;
         Ok(kept)
     }
 
+    /// Changes the bans of these prefixes, in the list and in the kernel; if the kernel refuses, in neither.
+    pub(super) fn change_bans(
+        &mut self,
+        prefixes: &[PrefixKey],
+        change: impl FnOnce(&mut BanList, &mut Touched),
+    ) -> Result<(), LoadError> {
+        let records: Vec<_> = prefixes.iter().map(|prefix| self.bans.record(prefix)).collect();
+        let mut touched = Touched::default();
+        change(&mut self.bans, &mut touched);
+        let written = self.ingress.bans().and_then(|mut trie| trie.write(&self.bans.changes(&touched)));
+        if let Err(error) = written {
+            // The list must match the kernel, or a repetition would report a ban that is not in effect.
+            records.into_iter().for_each(|record| self.bans.restore(record));
+            let undone = self.ingress.bans().and_then(|mut trie| trie.write(&self.bans.changes(&touched)));
+            if let Err(error) = undone {
+                tracing::error!("restoring bans after a failed change failed: {error}");
+            }
+            self.count_bans()?;
+            return Err(error);
+        }
+        self.count_bans()
+    }
+
     /// Lets the kernel program look up bans if there are any.
-    pub(super) fn count_bans(&mut self) -> Result<(), LoadError> {
+    fn count_bans(&mut self) -> Result<(), LoadError> {
         self.set_runtime(Runtime { bans: self.bans.len() as u32, ..self.runtime })
     }
 
+    /// Lifts the operator's or a limit's ban of exactly this prefix.
     pub(super) fn unban(&mut self, prefix: &PrefixKey) -> Result<bool, LoadError> {
-        let before = self.bans.own_end(prefix).map(|until| (until, self.bans.maker(prefix)));
-        let reason = self.bans.reason(prefix).cloned();
-        let Some(changes) = self.bans.unban(prefix) else { return Ok(false) };
-        // Prefixes inside it first, so that no packet passes that another ban covers.
-        if let Err(error) = self.write(&changes).and_then(|()| self.ingress.bans()?.lift(prefix)) {
-            let _ = before.map(|(until, by)| self.bans.ban(*prefix, until, by));
-            self.bans.set_reason(prefix, reason);
-            return Err(error);
-        }
-        self.count_bans()?;
-        Ok(true)
+        let mut was_banned = false;
+        self.change_bans(&[*prefix], |bans, touched| was_banned = bans.lift_own(prefix, touched))?;
+        Ok(was_banned)
     }
 
-    pub(super) fn write(&mut self, changes: &[Change]) -> Result<(), LoadError> {
-        let mut trie = self.ingress.bans()?;
-        changes.iter().try_for_each(|change| trie.write(change))
+    fn lift_by(&mut self, prefix: &PrefixKey, by: By) -> Result<(), LoadError> {
+        self.change_bans(&[*prefix], |bans, touched| {
+            bans.lift(prefix, by, touched);
+        })
     }
 
     pub(super) fn clear_ended_bans(&mut self) -> Result<(), LoadError> {
         let ended = self.bans.ended(monotonic_nanoseconds());
-        for prefix in &ended {
-            self.unban(prefix)?;
+        for some in ended.chunks(AT_ONCE) {
+            let prefixes: Vec<PrefixKey> = some.iter().map(|(prefix, _)| *prefix).collect();
+            self.change_bans(&prefixes, |bans, touched| {
+                some.iter().for_each(|(prefix, by)| {
+                    bans.lift(prefix, *by, touched);
+                });
+            })?;
         }
-        if !ended.is_empty() {
-            tracing::info!("{} expired", listed(&ended));
+        let prefixes: Vec<PrefixKey> = ended.into_iter().map(|(prefix, _)| prefix).collect();
+        if !prefixes.is_empty() {
+            tracing::info!("{} expired", listed(&prefixes));
         }
         Ok(())
     }
 
     pub(super) fn list_bans(&mut self) -> Result<Vec<BansRow>, LoadError> {
         let now = monotonic_nanoseconds();
-        let mut entries = self.ingress.bans()?.all()?;
-        entries.retain(|entry| Ban::is_in_effect(entry.ban.own_until, now));
-        entries.sort_unstable_by_key(|entry| (entry.prefix.address, entry.prefix.length));
-        let row = |(prefix, ban): (PrefixKey, Ban)| BansRow {
-            ban: ban_status(&self.bans, &prefix, ban.own_until, now),
-            throttled_packets: ban.packets(),
+        let refused = self.ingress.bans()?.all()?.into_iter().map(|entry| (entry.prefix, entry.ban.packets()));
+        let refused: HashMap<PrefixKey, u64> = refused.collect();
+        let row = |prefix: PrefixKey| {
+            let ban = ban_status(&self.bans, &prefix, now)?;
+            Some(BansRow { ban, throttled_packets: refused.get(&prefix).copied().unwrap_or_default() })
         };
-        Ok(entries.into_iter().map(|entry| row((entry.prefix, entry.ban))).collect())
+        Ok(self.bans.prefixes().filter_map(row).collect())
     }
 }

@@ -11,7 +11,7 @@ use common::ban::Ban;
 use common::counters::Traffic;
 use common::trace::TracedSources;
 use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
-use datapath::bans::Why;
+use datapath::bans::{By, Why};
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use datapath::{
@@ -143,9 +143,11 @@ impl PacketEngine {
         // Reading a million entries of the trie takes seconds, during which no other request would be served.
         let mut bans = match in_effect.bans.len() {
             0..=MOST_BANS_WITH_COUNTS => in_effect.ingress.bans()?.all()?,
-            _ => in_effect.bans.iter().collect(),
+            _ => in_effect.bans.own_entries().collect(),
         };
-        let reasons: Vec<_> = in_effect.bans.reasons().map(|(prefix, why)| (prefix, why.clone())).collect();
+        let own = By::OWN.iter().flat_map(|by| in_effect.bans.of(*by));
+        let known = own.filter(|(_, held)| held.why.is_some() || held.since != 0);
+        let reasons: Vec<_> = known.map(|(prefix, held)| (prefix, held.clone())).collect();
         let escalations = in_effect.escalation.save(monotonic_nanoseconds());
         drop(in_effect);
         // Scanning a table takes up to a second, without the lock: the mapping stays valid over a reload.
@@ -160,12 +162,14 @@ impl PacketEngine {
     /// Restores the reasons of the bans in effect.
     pub fn take_up_reasons(&self, restore: &Restore) {
         let mut in_effect = self.lock();
-        for SavedReason { text, limit, bans } in &restore.saved.reasons {
-            let why = Why { text: text.as_str().into(), limit: limit.as_deref().map(Arc::from) };
+        for SavedReason { text, limit, since, bans } in &restore.saved.reasons {
+            let limit = limit.as_deref().map(Arc::from);
+            let why = (!text.is_empty()).then(|| Why { text: text.as_str().into(), limit, decision: None });
             for BanEntry { prefix, ban } in bans.iter().filter_map(|nth| restore.saved.bans.get(*nth)) {
                 // Within the same boot, it may be another ban by now.
-                if restore.is_reboot || in_effect.bans.own_end(prefix) == Some(ban.own_until) {
-                    in_effect.bans.set_reason(prefix, Some(why.clone()));
+                let own_end = in_effect.bans.own(prefix).map(|(_, held)| held.until);
+                if restore.is_reboot || own_end == Some(ban.own_until) {
+                    in_effect.bans.set_reason(prefix, why.clone(), *since);
                 }
             }
         }

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::event::seconds_since_1970;
 use common::counters::SampleKey;
 use common::key::Key;
 use config::escalate;
 use config::policy::{Escalate, Mode};
-use datapath::bans::{By, Why};
+use datapath::bans::{By, Held, Why};
 use datapath::compile::PrefixKey;
 use datapath::{LoadError, MOST_BANS};
 
@@ -154,16 +155,17 @@ impl InEffect {
             observed.record(limit, prefix, escalate, (now, time));
             return Escalated::Observed(Duration::from_nanos(time));
         }
-        if self.bans.automatic_len() >= MOST_AUTOMATIC && !self.bans.holds(prefix) {
+        if self.bans.count_of(By::Limit) >= MOST_AUTOMATIC && !self.bans.holds(prefix) {
             return Escalated::Failed(format!(
                 "limits have banned {MOST_AUTOMATIC} sources, the most that they may: agent unban lifts bans"
             ));
         }
         let time = self.escalation.history.time(limit, prefix, escalate, now);
-        match self.ban(&[(*prefix, now.saturating_add(time))], By::Limit, now) {
+        let why = Why { text: offence.reason().into(), limit: Some(Arc::clone(limit)), decision: None };
+        let since = seconds_since_1970() as u64;
+        let held = Held { until: now.saturating_add(time), since, why: Some(why) };
+        match self.ban(&[(*prefix, held)], By::Limit, now) {
             Ok(kept) if kept.is_empty() => {
-                let why = Why { text: offence.reason().into(), limit: Some(Arc::clone(limit)) };
-                self.bans.set_reason(prefix, Some(why));
                 self.escalation.history.record(limit, prefix, escalate, (now, time));
                 Escalated::Banned(Duration::from_nanos(time))
             }

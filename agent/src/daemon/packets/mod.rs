@@ -4,6 +4,7 @@ mod answers;
 mod bans;
 mod change;
 mod counts;
+mod decisions;
 mod engine;
 mod escalation;
 mod in_effect;
@@ -11,4 +12,5 @@ mod interfaces;
 mod refusal_counts;
 mod saved_bans;
 
+pub use decisions::DecisionBans;
 pub use engine::{PERIOD, PacketEngine, Packets};

@@ -117,6 +117,7 @@ impl Agent {
         notes.extend(self.groups().notes());
         notes.extend(self.replace_cluster(config));
         self.notifier().replace(config);
+        self.crowdsec().replace(config.crowdsec.as_ref());
         let mut live = self.changing().live();
         live.source = source.clone();
         live.protected = protected;

@@ -57,11 +57,14 @@ pub struct Saved {
     pub requests: Option<SavedRequests>,
 }
 
-/// A reason and its bans: all bans of a list share one.
+/// A reason and a start, and the bans that have them: all bans of a list share one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedReason {
-    /// The reason as text.
+    /// The reason as text; empty if there is none.
     pub text: String,
+    /// The start of the bans, in seconds since 1970; 0 if it is not known.
+    #[serde(default)]
+    pub since: u64,
     /// The limit that made them, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
@@ -202,7 +205,7 @@ mod tests {
 
     fn saved() -> Saved {
         let entry = |length: u64, until: u64| ban(&[1, 2 << 40, length, until, 7]).unwrap();
-        let reasons = vec![SavedReason { text: "a \"scan\"".into(), limit: None, bans: vec![1] }];
+        let reasons = vec![SavedReason { text: "a \"scan\"".into(), since: 7, limit: None, bans: vec![1] }];
         Saved { bans: vec![entry(128, 5), entry(64, u64::MAX)], reasons, ..Saved::default() }
     }
 

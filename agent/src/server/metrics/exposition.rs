@@ -1,5 +1,6 @@
 //! Converts the agent's documents to metrics.
 
+use api::crowdsec::CrowdSecStatus;
 use api::list::ListsStatus;
 use api::notification::NotificationStatus;
 use cgroup::GroupStatus;
@@ -65,6 +66,9 @@ impl Exposition {
         page.attacks(&documents.status, &documents.limits)?;
         if let Some(cluster) = &documents.status.cluster {
             page.cluster(cluster)?;
+        }
+        if let Some(crowdsec) = &documents.status.crowdsec {
+            page.crowdsec(crowdsec)?;
         }
         let mut families = page.registry.gather();
         families.extend(self.process.gather());
@@ -470,6 +474,48 @@ impl Page<'_> {
             }),
         )?;
         self.counter("weir_attacks_total", "Attacks on limits that have started.", [], [([], status.attacks_total)])
+    }
+
+    fn crowdsec(&mut self, crowdsec: &CrowdSecStatus) -> Result<(), Error> {
+        let is_up = u64::from(crowdsec.state == "ok");
+        self.gauge("weir_crowdsec_up", "1 if the last pull of decisions succeeded.", [], [([], is_up)])?;
+        if let Some(ago) = crowdsec.last_pull_seconds_ago {
+            self.ratio("weir_crowdsec_last_pull_age_seconds", "Since decisions were last pulled.", [], [([], ago)])?;
+        }
+        self.gauge("weir_crowdsec_decisions", "Decisions that apply.", [], [([], crowdsec.decisions)])?;
+        let banned = crowdsec.banned_prefixes;
+        self.gauge("weir_crowdsec_banned_prefixes", "Prefixes banned by decisions.", [], [([], banned)])?;
+        let exceptions = crowdsec.exceptions.len() as u64;
+        self.gauge("weir_crowdsec_exceptions", "Prefixes to which no decision applies.", [], [([], exceptions)])?;
+        let ignored = &crowdsec.ignored;
+        self.gauge(
+            "weir_crowdsec_ignored_decisions",
+            "Decisions that are not enforced.",
+            ["reason"],
+            [
+                (["scope"], ignored.scope),
+                (["type"], ignored.r#type),
+                (["invalid"], ignored.invalid),
+                (["wide"], ignored.wide),
+                (["simulated"], ignored.simulated),
+                (["own"], ignored.own),
+                (["excess"], ignored.excess),
+            ],
+        )?;
+        self.counter(
+            "weir_crowdsec_pulls_total",
+            "Pulls of decisions.",
+            ["result"],
+            [(["ok"], crowdsec.pulls), (["failed"], crowdsec.failed_pulls)],
+        )?;
+        let Some(alerts) = &crowdsec.alerts else { return Ok(()) };
+        self.counter(
+            "weir_crowdsec_alerts_total",
+            "Alerts of bans by limits.",
+            ["result"],
+            [(["sent"], alerts.sent), (["dropped"], alerts.dropped)],
+        )?;
+        self.gauge("weir_crowdsec_alerts_waiting", "Alerts that wait for the local API.", [], [([], alerts.waiting)])
     }
 
     fn groups(&mut self, groups: &[GroupStatus]) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! A validated limits.toml.
 
-use super::{AgentConfig, BanList, Class, Cluster, Decide, Limit, Notify};
+use super::{AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Limit, Notify};
 use crate::policy_group::Group;
 
 /// A validated limits.toml.
@@ -21,4 +21,6 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     /// `[[notify]]`, in the file's order.
     pub notify: Vec<Notify>,
+    /// `[crowdsec]`.
+    pub crowdsec: Option<CrowdSec>,
 }

@@ -31,6 +31,7 @@ pub use self::rate_spec::{RateSpec, Tier};
 pub use self::request_limit::{RequestEnforcement, RequestLimit, RequestUnit};
 pub use self::sources::{LimitSources, SourcePrefix};
 pub use crate::cluster::{Cluster, StoreUrl};
+pub use crate::crowdsec::{CrowdSec, Machine, Secret};
 pub use crate::notify::{Notify, NotifyTarget, WebhookUrl};
 pub use crate::prefix::Prefix;
 pub use crate::request::RequestCost;

@@ -1,5 +1,6 @@
-//! Reads a hash map of the kernel in batches: `BPF_MAP_LOOKUP_BATCH` (Linux 5.6), which aya 0.14 lacks. Reading key by
-//! key takes two system calls each, and ends if the current key is evicted.
+//! Reads and writes maps of the kernel in batches: `BPF_MAP_LOOKUP_BATCH` and `BPF_MAP_UPDATE_BATCH` (Linux 5.6; tries
+//! have them later), which aya 0.14 lacks. Reading key by key takes two system calls each, and ends if the current key is
+//! evicted.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,6 +11,7 @@ use aya::Pod;
 const BATCH: usize = 4_096;
 /// From `enum bpf_cmd` of Linux's uapi/linux/bpf.h.
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
 
 /// The part of `union bpf_attr` for batches.
 #[repr(C)]
@@ -68,4 +70,37 @@ pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, m
         is_first = false;
     }
     Ok(found)
+}
+
+/// Writes entries to the map behind `map`. After an error, some of them may be written.
+///
+/// # Errors
+///
+/// The system's error; `ENOTSUPP` (524) or `EINVAL` where the kernel lacks the call.
+///
+/// # Panics
+///
+/// If there are not as many values as keys.
+pub(crate) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> io::Result<()> {
+    assert_eq!(keys.len(), values.len());
+    for (keys, values) in keys.chunks(BATCH).zip(values.chunks(BATCH)) {
+        let mut attributes = Attributes {
+            in_batch: 0,
+            out_batch: 0,
+            keys: keys.as_ptr() as u64,
+            values: values.as_ptr() as u64,
+            count: keys.len() as u32,
+            map_fd: map.as_raw_fd() as u32,
+            elem_flags: 0,
+            flags: 0,
+        };
+        // SAFETY: the attributes and the memory they point to are live: `count` keys and values of the map's types, which
+        // the kernel only reads.
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_BATCH, &raw mut attributes, size_of::<Attributes>()) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Every table, in the order of the book.
 
-use super::{agent, ban_list, class, cluster, decide, group, limit, notify, request};
+use super::{agent, ban_list, class, cluster, crowdsec, decide, group, limit, notify, request};
 use crate::reference::TableReference;
 
 /// All tables of limits.toml.
@@ -15,4 +15,5 @@ pub static TABLES: &[TableReference] = &[
     request::REQUEST,
     cluster::CLUSTER,
     notify::NOTIFY,
+    crowdsec::CROWDSEC,
 ];

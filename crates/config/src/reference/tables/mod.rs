@@ -5,6 +5,7 @@ mod all;
 mod ban_list;
 mod class;
 mod cluster;
+mod crowdsec;
 mod decide;
 mod group;
 mod key;

@@ -174,6 +174,7 @@ pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow
         all.still_banned.extend(some.still_banned);
         all.excepted.extend(some.excepted);
         all.exceptions.extend(some.exceptions);
+        all.still_banned_by_crowdsec.extend(some.still_banned_by_crowdsec);
     }
     tell_unbanned(&all, options, &prefixes.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>().join(", "))
 }
@@ -198,6 +199,9 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
                 "note: CrowdSec bans {exception}: its decisions do not apply there from now on; agent ban {exception} ends this \
                  exception"
             );
+        }
+        for prefix in &all.still_banned_by_crowdsec {
+            println!("note: CrowdSec still bans {prefix}: agent unban {prefix} once more makes an exception");
         }
         if all.banned_by_crowdsec > 0 {
             let count = number(all.banned_by_crowdsec);

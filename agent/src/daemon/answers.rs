@@ -129,9 +129,12 @@ impl Agent {
     }
 
     fn order_bans(&self, packets: &PacketEngine, orders: &[BanOrder]) -> Result<Banned, String> {
+        let exceptions = packets.decision_counts().1.len();
         let banned = packets.order_bans(orders)?;
         // A ban ends exceptions within it.
-        self.crowdsec.exceptions_changed();
+        if packets.decision_counts().1.len() != exceptions {
+            self.crowdsec.exceptions_changed();
+        }
         ordered(orders, &banned).into_iter().for_each(|event| self.events.push(event));
         self.lists.end_exceptions(orders.iter().filter_map(|order| prefix_key(&order.cidr)));
         Ok(banned)

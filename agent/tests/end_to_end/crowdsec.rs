@@ -145,8 +145,7 @@ fn what_was_in_effect_stays_whatever_the_api_replies() {
     let network = Network::new();
     let lapi = lapi(&network);
     lapi.ban("10.77.0.7", HOUR);
-    let agent =
-        network.start("metrics = \"127.0.0.1:9464\"", &table(&lapi.url(), "timeout = \"1s\"\nreconcile = \"1s\""));
+    let agent = network.start("", &table(&lapi.url(), "timeout = \"1s\"\nreconcile = \"1s\""));
     wait("the ban", || is_banned(&agent, "10.77.0.7"));
     let page = r#"{"new":null,"deleted":null}"#;
     let with = |head: &str, body: &str| Manner::Bytes(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").into_bytes());
@@ -283,6 +282,11 @@ fn bans_of_several_authors_end_one_by_one() {
     assert_eq!((&ban["also"][0]["origin"], &ban["also"][0]["reason"]), (&"operator".into(), &"mine".into()));
     let bans = agent.json(&["bans"]);
     assert_eq!((bans.as_array().unwrap().len(), &bans[0]["origin"]), (1, &"crowdsec".into()));
+    // Who lifts a ban of his own does not overrule CrowdSec.
+    let lifted = agent.json(&["unban", "10.77.0.7"]);
+    assert_eq!(lifted["still_banned_by_crowdsec"], serde_json::json!(["10.77.0.7"]), "{lifted}");
+    assert!(ban_of(&agent, "10.77.0.7")["also"].is_null() && is_banned(&agent, "10.77.0.7"));
+    network.told(&["ban", "10.77.0.7", "--for", "10m"]);
     lapi.delete("10.77.0.7");
     wait("the deletion", || ban_of(&agent, "10.77.0.7")["origin"] == "operator");
     let ban = ban_of(&agent, "10.77.0.7");

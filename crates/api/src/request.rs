@@ -166,6 +166,9 @@ pub struct Unbanned {
     /// Prefixes to which bans by CrowdSec do not apply from now on, until an operator bans them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<String>,
+    /// Prefixes that CrowdSec also bans, after the operator's or a limit's ban was lifted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub still_banned_by_crowdsec: Vec<String>,
     /// Bans by CrowdSec that stay when all others are lifted.
     #[serde(default)]
     pub banned_by_crowdsec: u64,

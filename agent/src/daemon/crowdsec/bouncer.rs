@@ -22,6 +22,9 @@ use crate::daemon::packets::Packets;
 /// The most alerts that wait for the API.
 const WAITING: usize = 1_000;
 
+/// The most time that an ending agent waits for the last save.
+const LAST_SAVE: Duration = Duration::from_secs(1);
+
 /// What the bouncer works with.
 pub struct Parts {
     pub packets: Packets,
@@ -45,6 +48,8 @@ pub(super) struct State {
     /// Counts reloads, so that a thread notices each.
     pub generation: u64,
     pub is_closed: bool,
+    /// Whether the thread of decisions has ended, after the last save.
+    pub has_ended: bool,
     /// Whether the exceptions have changed since the last save.
     pub has_new_exceptions: bool,
     pub alerts: VecDeque<Alert>,
@@ -221,10 +226,12 @@ impl Bouncer {
         notes
     }
 
-    /// Ends the threads, after a last save.
+    /// Ends the threads, and waits for a last save unless a pull is under way for long.
     pub fn close(&self) {
-        self.0.state().is_closed = true;
+        let mut state = self.0.state();
+        state.is_closed = true;
         self.0.wake.notify_all();
+        drop(self.0.wake.wait_timeout_while(state, LAST_SAVE, |state| !state.has_ended));
     }
 }
 
@@ -252,6 +259,12 @@ impl Shared {
                 }
             };
         }
+    }
+
+    /// Reports that the thread of decisions has ended.
+    pub(super) fn closed(&self) {
+        self.state().has_ended = true;
+        self.wake.notify_all();
     }
 
     /// The number of prefixes that CrowdSec bans, and the exceptions.

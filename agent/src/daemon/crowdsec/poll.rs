@@ -86,7 +86,7 @@ pub(super) fn run(shared: &Shared, decisions: Decisions) {
         failures: 0,
         is_synced: false,
         is_unsaved: false,
-        saved: now,
+        saved: None,
         is_down: false,
         has_pulled: false,
     };
@@ -101,6 +101,7 @@ pub(super) fn run(shared: &Shared, decisions: Decisions) {
             poller.save();
         }
         if is_closed {
+            shared.closed();
             return;
         }
         let is_reload = current != generation;
@@ -134,7 +135,7 @@ struct Poller<'s> {
     /// Whether the kernel has all bans of the set.
     is_synced: bool,
     is_unsaved: bool,
-    saved: Instant,
+    saved: Option<Instant>,
     /// Whether an event has reported that the API is unavailable.
     is_down: bool,
     has_pulled: bool,
@@ -143,6 +144,7 @@ struct Poller<'s> {
 impl Poller<'_> {
     /// Ends all bans by CrowdSec: the config has no `[crowdsec]` any more.
     fn forget(&mut self) {
+        self.is_unsaved |= !self.decisions.is_empty();
         self.decisions.clear();
         (self.client, self.is_down, self.has_pulled) = (None, false, false);
         if let Some(packets) = self.shared.parts.packets.load_full() {
@@ -151,7 +153,6 @@ impl Poller<'_> {
             }
         }
         self.shared.state().pulls = super::bouncer::Pulls::default();
-        self.is_unsaved = true;
         self.save();
     }
 
@@ -315,7 +316,7 @@ impl Poller<'_> {
     }
 
     fn save_if_due(&mut self) {
-        if self.is_unsaved && self.saved.elapsed() >= SAVE_EVERY {
+        if self.is_unsaved && self.saved.is_none_or(|saved| saved.elapsed() >= SAVE_EVERY) {
             self.save();
         }
     }
@@ -330,7 +331,7 @@ impl Poller<'_> {
         let decisions = self.decisions.save(at.monotonic);
         let exceptions = self.shared.counts().1.iter().map(ToString::to_string).collect();
         let result = SavedBouncer { at, decisions, exceptions }.write(&self.shared.parts.directory);
-        (self.is_unsaved, self.saved) = (result.is_err(), Instant::now());
+        (self.is_unsaved, self.saved) = (result.is_err(), Some(Instant::now()));
         let mut state = self.shared.state();
         state.notes.clear();
         state.notes.extend(result.err().map(|error| format!("decisions of CrowdSec are not saved: {error}")));

@@ -103,27 +103,32 @@ impl InEffect {
         Ok(unbanned)
     }
 
-    /// Lifts the bans of these prefixes. Where CrowdSec bans addresses in one, an exception keeps its decisions from
-    /// applying.
+    /// Lifts the bans of these prefixes. Of a prefix that only CrowdSec bans, whole or in part, an exception keeps its
+    /// decisions from applying. Where the operator or a limit bans it too, their ban alone is lifted: a program that lifts
+    /// its own bans must not overrule CrowdSec.
     fn lift(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
         let now = monotonic_nanoseconds();
-        let mut unbanned = self.lift_own(prefixes)?;
-        let banned: Vec<PrefixKey> =
-            prefixes.iter().filter(|prefix| self.bans.is_banned_by_crowdsec(prefix, now)).copied().collect();
-        let new: Vec<PrefixKey> = banned.into_iter().filter(|prefix| !self.bans.is_excepted(prefix)).collect();
-        let count = self.bans.exceptions().count() + new.len();
+        let banned =
+            |prefix: &&PrefixKey| !self.bans.is_excepted(prefix) && self.bans.is_banned_by_crowdsec(prefix, now);
+        let of_crowdsec: Vec<PrefixKey> = prefixes.iter().filter(banned).copied().collect();
+        let (both, alone): (Vec<PrefixKey>, Vec<PrefixKey>) =
+            of_crowdsec.into_iter().partition(|prefix| self.bans.own(prefix).is_some());
+        let count = self.bans.exceptions().count() + alone.len();
         if count > MOST_EXCEPTIONS {
             return Err(format!(
-                "{count} exceptions to CrowdSec's bans exceed the most, {MOST_EXCEPTIONS}: delete the decisions in CrowdSec \
+                "{count} exceptions from CrowdSec's bans exceed the most, {MOST_EXCEPTIONS}: delete the decisions in CrowdSec \
                  with cscli decisions delete"
             ));
         }
-        self.except(&new).map_err(|error| error.to_string())?;
-        unbanned.exceptions = new.iter().map(ToString::to_string).collect();
-        unbanned.unbanned += new.len() as u64;
+        let mut unbanned = self.lift_own(prefixes)?;
+        self.except(&alone).map_err(|error| error.to_string())?;
+        unbanned.exceptions = alone.iter().map(ToString::to_string).collect();
+        unbanned.still_banned_by_crowdsec = both.iter().map(ToString::to_string).collect();
+        unbanned.unbanned += alone.len() as u64;
         unbanned.was_banned = unbanned.unbanned > 0;
         unbanned.still_banned = prefixes
             .iter()
+            .filter(|prefix| !both.contains(prefix))
             .filter_map(|prefix| Some((prefix, self.bans.around(prefix, now)?.prefix)))
             .map(|(prefix, by)| StillBanned { cidr: prefix.to_string(), by: by.to_string() })
             .collect();

@@ -26,7 +26,6 @@ use crate::cli::arguments::Options;
 use crate::daemon::crowdsec::{Bouncer, Parts};
 use crate::daemon::events::{EventLog, Feed, Observer};
 use crate::daemon::for_cluster;
-use crate::daemon::lists::BanLists;
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::reload::{self, LastValid, Live, Record, Source};
 use crate::daemon::state::{Keeping, Restore, StateDirectory};
@@ -184,7 +183,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             }
             _ => in_effect,
         };
-        let lists = BanLists::start(live.config(), Arc::clone(&packets), Arc::clone(&events));
+        let lists = daemon::lists::start(live.config(), Arc::clone(&packets), Arc::clone(&events));
         let agent = Agent::new(
             file,
             live,

@@ -7,7 +7,23 @@ mod forecast;
 mod one;
 mod set;
 mod source;
+mod watch;
 mod worker;
 
 pub use forecast::notes as forecast;
 pub use set::BanLists;
+
+use std::sync::Arc;
+
+use config::policy::Config;
+
+use super::events::EventLog;
+use super::packets::Packets;
+
+/// Puts the lists of a config in effect: files, and the last valid copies of URLs. URLs are fetched afterwards.
+#[must_use]
+pub fn start(config: &Config, packets: Packets, events: Arc<EventLog>) -> Arc<BanLists> {
+    let (lists, messages) = BanLists::new(config, packets, events);
+    worker::start(Arc::downgrade(&lists), messages);
+    lists
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -24,7 +24,7 @@ use notify::RecommendedWatcher;
 
 use super::one::{One, Outcome};
 use super::source::{self, Content};
-use super::worker::{self, Message};
+use super::watch::{self, Message};
 use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::daemon::packets::Packets;
 
@@ -62,9 +62,8 @@ struct InEffect {
 }
 
 impl BanLists {
-    /// Puts the lists of a config in effect: files, and the last valid copies of URLs. URLs are fetched afterwards.
-    #[must_use]
-    pub fn start(config: &Config, packets: Packets, events: Arc<EventLog>) -> Arc<Self> {
+    /// Puts the lists of a config in effect: files, and the last valid copies of URLs. The messages are for the worker.
+    pub(super) fn new(config: &Config, packets: Packets, events: Arc<EventLog>) -> (Arc<Self>, Receiver<Message>) {
         let (wake, messages) = mpsc::channel();
         let lists = Arc::new(Self {
             state: StateDirectory::at(&config.agent.state_dir),
@@ -80,8 +79,7 @@ impl BanLists {
             Err(error) => tracing::error!("exceptions from ban lists are not in effect: {error}"),
         }
         lists.replace(config);
-        worker::start(Arc::downgrade(&lists), messages);
-        lists
+        (lists, messages)
     }
 
     /// Puts the lists of another config in effect. Lists that stay keep their content until it is read again.
@@ -271,7 +269,7 @@ impl BanLists {
     /// Watches the folders of files.
     fn watch(&self) {
         let mut set = self.set();
-        let folders = worker::folders(set.lists.iter().map(|one| &one.list.source));
+        let folders = watch::folders(set.lists.iter().map(|one| &one.list.source));
         if set.watcher.as_ref().map_or(folders.is_empty(), |(watched, _)| *watched == folders) {
             return;
         }
@@ -279,7 +277,7 @@ impl BanLists {
         if folders.is_empty() {
             return;
         }
-        match worker::watch(&folders, self.wake.clone()) {
+        match watch::watch(&folders, self.wake.clone()) {
             Ok(watcher) => set.watcher = Some((folders, watcher)),
             Err(error) => tracing::warn!("watching the files of ban lists failed: {error}; they are read at intervals"),
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use config::policy::CrowdSec;
 use crowdsec::{Alert, Machine};
 
-use super::bouncer::{Shared, reveal};
+use super::shared::{Shared, reveal};
 
 /// The most alerts in one request.
 const AT_ONCE: usize = 50;

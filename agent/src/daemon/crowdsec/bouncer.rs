@@ -1,23 +1,17 @@
-//! The bouncer's handle, and what its threads share.
+//! The bouncer's handle.
 
-use std::collections::VecDeque;
-use std::fs;
-use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use api::crowdsec::{AlertsStatus, CrowdSecStatus};
-use config::PrefixKey;
-use config::policy::{CrowdSec, Secret};
-use crowdsec::{Alert, Decisions, Ignored};
+use config::policy::CrowdSec;
+use crowdsec::{Alert, Decisions};
 use decide::Offence;
-use host::StateDirectory;
 
 use super::saved::SavedBouncer;
+use super::shared::{Parts, Pulls, Shared, State};
 use super::{alerts, poll};
-use crate::daemon::events::EventLog;
-use crate::daemon::packets::Packets;
 
 /// The most alerts that wait for the API.
 const WAITING: usize = 1_000;
@@ -25,62 +19,8 @@ const WAITING: usize = 1_000;
 /// The most time that an ending agent waits for the last save.
 const LAST_SAVE: Duration = Duration::from_secs(1);
 
-/// What the bouncer works with.
-pub struct Parts {
-    pub packets: Packets,
-    pub events: Arc<EventLog>,
-    pub directory: StateDirectory,
-}
-
 /// The bouncer. Its threads end when it is closed.
 pub struct Bouncer(Arc<Shared>);
-
-pub(super) struct Shared {
-    pub parts: Parts,
-    state: Mutex<State>,
-    /// Wakes both threads.
-    wake: Condvar,
-}
-
-#[derive(Default)]
-pub(super) struct State {
-    pub settings: Option<Arc<CrowdSec>>,
-    /// Counts reloads, so that a thread notices each.
-    pub generation: u64,
-    pub is_closed: bool,
-    /// Whether the thread of decisions has ended, after the last save.
-    pub has_ended: bool,
-    /// Whether the exceptions have changed since the last save.
-    pub has_new_exceptions: bool,
-    pub alerts: VecDeque<Alert>,
-    pub pulls: Pulls,
-    pub sent: Sent,
-    /// Notes about the state file.
-    pub notes: Vec<String>,
-}
-
-/// What the thread of decisions reports.
-#[derive(Default)]
-pub(super) struct Pulls {
-    pub decisions: usize,
-    pub ignored: Ignored,
-    pub pulls: u64,
-    pub failures: u64,
-    /// Why the last pull failed; `None` if it succeeded.
-    pub failure: Option<String>,
-    /// Why the kernel does not have all bans.
-    pub trouble: Option<String>,
-    pub last: Option<Instant>,
-    pub last_full: Option<Instant>,
-}
-
-/// What the thread of alerts reports.
-#[derive(Default)]
-pub(super) struct Sent {
-    pub sent: u64,
-    pub dropped: u64,
-    pub failure: Option<String>,
-}
 
 impl Bouncer {
     /// Takes up what an earlier agent saved, and starts to pull if the config has `[crowdsec]`.
@@ -233,65 +173,4 @@ impl Bouncer {
         self.0.wake.notify_all();
         drop(self.0.wake.wait_timeout_while(state, LAST_SAVE, |state| !state.has_ended));
     }
-}
-
-impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves plain values, each of which is valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until `until`, or until something has changed for which `is_due`.
-    pub(super) fn wait(&self, until: Option<Instant>, is_due: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let mut state = self.state();
-        loop {
-            if state.is_closed || is_due(&state) {
-                return state;
-            }
-            state = match until {
-                None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return state;
-                    }
-                    self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-    }
-
-    /// Reports that the thread of decisions has ended.
-    pub(super) fn closed(&self) {
-        self.state().has_ended = true;
-        self.wake.notify_all();
-    }
-
-    /// The number of prefixes that CrowdSec bans, and the exceptions.
-    pub(super) fn counts(&self) -> (u64, Vec<PrefixKey>) {
-        self.parts.packets.load_full().map(|packets| packets.decision_counts()).unwrap_or_default()
-    }
-}
-
-/// The largest file of a secret.
-const LONGEST_SECRET: u64 = 4_096;
-
-/// Reads a secret.
-pub(super) fn reveal(secret: &Secret) -> Result<String, String> {
-    let path = match secret {
-        Secret::Text(text) => return Ok(text.clone()),
-        Secret::File(path) => path,
-    };
-    let read = || -> io::Result<String> {
-        if fs::metadata(path)?.len() > LONGEST_SECRET {
-            return Err(io::Error::other("it is larger than 4 KiB"));
-        }
-        fs::read_to_string(path)
-    };
-    let text = read().map_err(|error| format!("reading {} failed: {error}", path.display()))?;
-    let text = text.trim();
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(format!("{} must have one line of printable ASCII characters without spaces", path.display()));
-    }
-    Ok(text.to_owned())
 }

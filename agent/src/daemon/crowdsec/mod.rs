@@ -7,5 +7,7 @@ mod alerts;
 mod bouncer;
 mod poll;
 mod saved;
+mod shared;
 
-pub use bouncer::{Bouncer, Parts};
+pub use bouncer::Bouncer;
+pub use shared::Parts;

@@ -12,8 +12,8 @@ use datapath::bans::{Held, Why};
 use datapath::memory;
 use host::Moment;
 
-use super::bouncer::{Shared, reveal};
 use super::saved::SavedBouncer;
+use super::shared::{Shared, reveal};
 use crate::daemon::events::{Event, EventKind};
 use crate::daemon::packets::DecisionBans;
 use crate::stats::monotonic_nanoseconds;
@@ -152,7 +152,7 @@ impl Poller<'_> {
                 tracing::error!("lifting the bans by CrowdSec failed: {error}; agent bans lists them");
             }
         }
-        self.shared.state().pulls = super::bouncer::Pulls::default();
+        self.shared.state().pulls = super::shared::Pulls::default();
         self.save();
     }
 

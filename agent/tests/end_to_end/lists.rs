@@ -238,7 +238,7 @@ fn a_list_from_a_url_outlives_its_server_and_the_agent() {
     assert_eq!(arriving(&network, [7, 8, 9]), [0, 20, 0]);
     // The server fails, and a reboot takes what is in the kernel.
     server.replies(Box::new(|_, stream| {
-        drop(stream.write_all(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+        drop(stream.write_all(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
     }));
     let list = wait_for_list(&agent, "a server that is away", |list| !list["problem"].is_null());
     assert!(list["problem"].as_str().unwrap().contains("status 503"), "{list}");

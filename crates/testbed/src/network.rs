@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 
 use crate::foreign::{Foreign, Place};
-use crate::wire::Receiver;
+use crate::wire::{Receiver, is_queueing};
 
 pub use agent::{Agent, StopWhenDropped};
 pub use host::{a_while, can_make, has_fq, has_tcx, has_vxlan, is_virtual, obstacle};
@@ -338,13 +338,6 @@ impl Drop for Network {
         let _ = std::fs::remove_dir_all(&self.pins);
         let _ = std::fs::remove_dir_all(self.other_pins());
     }
-}
-
-/// Whether any CPU has queued packets.
-pub fn is_queueing() -> bool {
-    // The twelfth column of a CPU's row, in hexadecimal (`softnet_seq_show`).
-    let rows = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
-    rows.lines().any(|row| row.split_whitespace().nth(11).is_some_and(|waiting| !waiting.trim_matches('0').is_empty()))
 }
 
 fn has_program(namespace: &str, interface: &str) -> bool {

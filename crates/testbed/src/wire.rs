@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::network::is_queueing;
-
 /// Counts received datagrams.
 pub struct Receiver {
     socket: UdpSocket,
@@ -222,4 +220,11 @@ pub fn tunnel(name: &str) -> File {
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     file
+}
+
+/// Whether any CPU has queued packets.
+pub fn is_queueing() -> bool {
+    // The twelfth column of a CPU's row, in hexadecimal (`softnet_seq_show`).
+    let rows = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    rows.lines().any(|row| row.split_whitespace().nth(11).is_some_and(|waiting| !waiting.trim_matches('0').is_empty()))
 }

@@ -86,7 +86,7 @@ impl Bouncer {
             limit: offence.limit.to_string(),
             prefix: offence.prefix,
             message: offence.reason(),
-            count: u64::from(offence.escalate.after),
+            count: offence.escalate.after,
             within: Duration::from_nanos(offence.escalate.within),
             at: std::time::SystemTime::now(),
             ban,

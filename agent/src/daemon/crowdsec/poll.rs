@@ -147,10 +147,10 @@ impl Poller<'_> {
         self.is_unsaved |= !self.decisions.is_empty();
         self.decisions.clear();
         (self.client, self.is_down, self.has_pulled) = (None, false, false);
-        if let Some(packets) = self.shared.parts.packets.load_full() {
-            if let Err(error) = packets.set_decisions(BTreeMap::new()) {
-                tracing::error!("lifting the bans by CrowdSec failed: {error}; agent bans lists them");
-            }
+        if let Some(packets) = self.shared.parts.packets.load_full()
+            && let Err(error) = packets.set_decisions(BTreeMap::new())
+        {
+            tracing::error!("lifting the bans by CrowdSec failed: {error}; agent bans lists them");
         }
         self.shared.state().pulls = super::shared::Pulls::default();
         self.save();

@@ -163,19 +163,24 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 13] = [
+    const ALL: [EventKind; 18] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
         EventKind::WouldBan,
         EventKind::OomKill,
+        EventKind::TrialRolledBack,
         EventKind::TrialRollbackFailed,
         EventKind::Attached,
         EventKind::Detached,
         EventKind::StoreDown,
         EventKind::StoreUp,
+        EventKind::CrowdsecDown,
+        EventKind::CrowdsecUp,
         EventKind::Attack,
         EventKind::AttackEnded,
+        EventKind::ListUpdated,
+        EventKind::ListFailed,
         EventKind::Lost,
     ];
 

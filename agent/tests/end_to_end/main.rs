@@ -46,6 +46,7 @@ mod trials;
 mod weights;
 
 use libtest_mimic::{Arguments, Trial};
+use testbed::trials::is_left_out;
 use testbed::{flows, foreign, network as support, redis, tcp, wire};
 
 /// A test and its name.
@@ -198,6 +199,7 @@ fn main() {
         .chain(crowdsec::WITH_CROWDSEC.iter().map(|test| (test, !is_too_old && has_crowdsec)))
         .chain(recipes::WITH_ANSIBLE.iter().map(|test| (test, !is_too_old && recipes::has_ansible())))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
+        .filter(|((name, _), _)| !is_left_out(rates::TESTS.iter().any(|(measuring, _)| measuring == name)))
         .map(|((name, test), fits)| {
             Trial::test(*name, move || {
                 test();

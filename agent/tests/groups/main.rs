@@ -20,13 +20,15 @@ use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use testbed::stalls::Stalls;
 use testbed::test;
+use testbed::trials::is_left_out;
 
 /// Why a test cannot run here, if it cannot.
 type Obstacle = fn() -> Option<String>;
 /// A test's name and its function.
 type Test = (&'static str, fn());
 
-/// Tests of nanoseconds, with thousands of processes, and of CPU time that a process must get. `cargo xtask test` runs the others beside other programs.
+/// Tests of nanoseconds, with thousands of processes, and of CPU time that a process must get. `cargo xtask test` runs
+/// the others beside other programs.
 const MEASURING: [&str; 9] = [
     "a_busy_loop_has_its_percent_of_a_cpu",
     "two_groups_share_a_cpu_by_their_weights",
@@ -38,16 +40,6 @@ const MEASURING: [&str; 9] = [
     "many_processes_are_no_load",
     "an_elastic_group_gets_what_is_idle_and_gives_it_back",
 ];
-
-/// Whether `WEIR_MEASURING` leaves a test out: `only` takes those that measure, `none` the others.
-fn is_left_out(name: &str) -> bool {
-    let is_measuring = MEASURING.contains(&name);
-    match std::env::var("WEIR_MEASURING").as_deref() {
-        Ok("only") => !is_measuring,
-        Ok("none") => is_measuring,
-        _ => false,
-    }
-}
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -99,7 +91,7 @@ fn main() {
     let common = common_obstacle();
     let trials = tests
         .iter()
-        .filter(|((name, _), _)| !is_left_out(name))
+        .filter(|((name, _), _)| !is_left_out(MEASURING.contains(name)))
         .map(|((name, test), obstacle)| {
             let (test, reason) = (*test, common.clone().or_else(obstacle));
             if let Some(reason) = &reason {

@@ -15,5 +15,5 @@ pub mod recipes;
 pub mod redis;
 pub mod stalls;
 pub mod tcp;
-mod trials;
+pub mod trials;
 pub mod wire;

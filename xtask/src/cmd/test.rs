@@ -25,8 +25,8 @@ const LONGEST: [&str; 8] = ["end_to_end", "cluster", "groups", "kernel", "sugges
 /// Most of its tests wait for packets and clocks, so that more of them run at a time than there are CPUs.
 const WAITING: &str = "end_to_end";
 const WAITING_THREADS: &str = "4";
-/// Some of its tests measure what the machine does: they have it to themselves.
-const MEASURING: &str = "groups";
+/// Some of their tests measure what the machine does: they have it to themselves.
+const MEASURING: [&str; 2] = [WAITING, "groups"];
 /// Which of these tests a program runs: `only` those that measure, or `none` of them.
 const MEASURING_VARIABLE: &str = "WEIR_MEASURING";
 
@@ -100,17 +100,17 @@ fn jobs(workspace: &Workspace, program: &TestProgram) -> Vec<Job> {
         Job { name, command, is_alone }
     };
     let is = |target: &str| program.is_integration && program.target == target;
-    if is(MEASURING) {
-        let (mut others, mut alone) = (job(name.clone(), false), job(format!("{name}, measuring"), true));
-        others.command.env(MEASURING_VARIABLE, "none");
-        alone.command.env(MEASURING_VARIABLE, "only");
-        return vec![others, alone];
-    }
-    let mut whole = job(name, false);
+    let mut jobs = vec![job(name.clone(), false)];
     if is(WAITING) {
-        whole.command.args(["--test-threads", WAITING_THREADS]);
+        jobs[0].command.args(["--test-threads", WAITING_THREADS]);
     }
-    vec![whole]
+    if MEASURING.into_iter().any(is) {
+        jobs[0].command.env(MEASURING_VARIABLE, "none");
+        let mut alone = job(format!("{name}, measuring"), true);
+        alone.command.args(["--test-threads", "1"]).env(MEASURING_VARIABLE, "only");
+        jobs.push(alone);
+    }
+    jobs
 }
 
 /// Whether the arguments for `cargo test` select packages.

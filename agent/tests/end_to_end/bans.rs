@@ -126,6 +126,8 @@ fn a_ban_or_unban_without_effect_says_so_and_fails() {
     let wide = network.command(&["ban", "0.0.0.0/0"]);
     assert_eq!(wide.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wide.stderr).contains("add --force"), "{wide:?}");
+    // In the kernel's tree, the IPv4 addresses are within ::/80.
+    fails(&network, &["ban", "::/20"], &["invalid prefix ::/20", "2000::/3"]);
     network.told(&["ban", "2001:db8::7", "192.0.2.7"]);
     let bans: Vec<String> =
         agent.json(&["bans"]).as_array().unwrap().iter().map(|ban| ban["cidr"].as_str().unwrap().to_owned()).collect();

@@ -27,6 +27,19 @@ impl PrefixKey {
         self.length >= Self::IPV4.length && self.cut(Self::IPV4.length) == Self::IPV4
     }
 
+    /// Whether it is an IPv6 prefix that contains the IPv4-mapped addresses, and so every IPv4 address.
+    #[must_use]
+    pub fn covers_ipv4(&self) -> bool {
+        self.length < Self::IPV4.length && Self::IPV4.cut(self.length).address == self.address
+    }
+
+    /// Whether it is more likely a mistake than a ban: wider than /8, or /16 for IPv6, or with every IPv4 address.
+    #[must_use]
+    pub fn is_wide(&self) -> bool {
+        let widest = if self.is_ipv4() { Self::IPV4.length + 8 } else { 16 };
+        self.length < widest || self.covers_ipv4()
+    }
+
     /// The prefix of this length that contains it; `length` must not exceed its own.
     #[must_use]
     pub fn cut(&self, length: u32) -> Self {
@@ -56,5 +69,22 @@ impl fmt::Display for PrefixKey {
             None => (address.into(), 128, self.length),
         };
         if length == whole { write!(formatter, "{address}") } else { write!(formatter, "{address}/{length}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_prefixes_are_those_with_half_the_internet_or_all_of_ipv4() {
+        let key = |text: &str| PrefixKey::from(text.parse::<IpNet>().unwrap());
+        for narrow in ["10.0.0.0/8", "192.0.2.1/32", "2000::/16", "2001:db8::/32", "::1/128", "::ffff:10.0.0.0/104"] {
+            assert!(!key(narrow).is_wide(), "{narrow}");
+        }
+        for wide in ["0.0.0.0/0", "10.0.0.0/7", "2000::/3", "::/0", "::/16", "::/20", "::/80", "::ffff:0:0/96"] {
+            assert!(key(wide).is_wide(), "{wide}");
+        }
+        assert!(key("::/20").covers_ipv4() && !key("2000::/3").covers_ipv4() && !key("0.0.0.0/0").covers_ipv4());
     }
 }

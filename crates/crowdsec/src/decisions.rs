@@ -15,9 +15,6 @@ use crate::text::plain;
 /// Two ends of one decision that differ by less are equal: the API reports the remaining time, and each reply takes
 /// another time to arrive.
 const SAME: u64 = 2_000_000_000;
-/// The widest prefixes that are banned: a wider decision is more likely a mistake, as with `agent ban`.
-const WIDEST_IPV4: u32 = PrefixKey::IPV4.length + 8;
-const WIDEST_IPV6: u32 = 16;
 
 /// The decisions in effect, by their IDs and by prefix.
 #[derive(Debug, Default)]
@@ -341,7 +338,7 @@ impl Decisions {
             return Err(Reason::Own);
         }
         let prefix = prefix(&decision.value).filter(|_| decision.id != 0).ok_or(Reason::Invalid)?;
-        if is_wide(&prefix) {
+        if prefix.is_wide() {
             return Err(Reason::Wide);
         }
         let left = go_duration(&decision.duration).ok_or(Reason::Invalid)?;
@@ -357,15 +354,6 @@ fn prefix(value: &str) -> Option<PrefixKey> {
         Err(_) => value.parse::<IpNet>().ok()?.trunc(),
     };
     Some(PrefixKey::from(net))
-}
-
-/// Whether a prefix is too wide for a ban, or contains all IPv4 addresses.
-fn is_wide(prefix: &PrefixKey) -> bool {
-    if prefix.is_ipv4() {
-        return prefix.length < WIDEST_IPV4;
-    }
-    prefix.length < WIDEST_IPV6
-        || PrefixKey::IPV4.cut(prefix.length.min(96)).address == prefix.address && prefix.length < 96
 }
 
 #[cfg(test)]

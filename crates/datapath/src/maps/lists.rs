@@ -15,6 +15,7 @@ use crate::error::LoadError;
 /// From `enum bpf_cmd` and `enum bpf_map_type` of Linux's uapi/linux/bpf.h.
 const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_BTF_LOAD: libc::c_long = 18;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 /// `BPF_F_MMAPABLE` and `BPF_F_INNER_MAP`, as in the object. The latter allows any number of elements.
 const FLAGS: u32 = 1 << 10 | 1 << 12;
@@ -31,10 +32,66 @@ struct Attributes {
     numa_node: u32,
     map_name: [u8; 16],
     map_ifindex: u32,
+    btf_fd: u32,
+    btf_key_type_id: u32,
+    btf_value_type_id: u32,
+}
+
+/// The part of `union bpf_attr` for loading BTF.
+#[repr(C)]
+struct BtfAttributes {
+    btf: u64,
+    log: u64,
+    size: u32,
+    log_size: u32,
+    log_level: u32,
+    _pad: u32,
+}
+
+/// The IDs of the types in [`btf`].
+const INDEX_TYPE: u32 = 1;
+const CHUNK_TYPE: u32 = 3;
+
+/// The types of a map's keys and values (`struct btf_header`, `struct btf_type` of uapi/linux/btf.h). Linux before 6.2
+/// accepts an inner map only if it has BTF like the one that the object declares: `bpf_map_meta_equal` compares
+/// `timer_off`, which is another error without BTF.
+fn btf() -> Vec<u8> {
+    const INT: u32 = 1 << 24;
+    const ARRAY: u32 = 3 << 24;
+    let strings = *b"\0u\0";
+    // Each type: its name, its kind, its size, and what its kind adds.
+    let types =
+        [[1, INT, 4, 32].as_slice(), &[1, INT, 8, 64], &[0, ARRAY, 0, 2, INDEX_TYPE, CHUNK_WORDS as u32]].concat();
+    let (types_size, strings_size) = (4 * types.len() as u32, strings.len() as u32);
+    let mut bytes = Vec::new();
+    bytes.extend(0xeb9f_u16.to_ne_bytes());
+    // Version 1, no flags.
+    bytes.extend([1, 0]);
+    for word in [24, 0, types_size, types_size, strings_size].into_iter().chain(types) {
+        bytes.extend(word.to_ne_bytes());
+    }
+    bytes.extend(strings);
+    bytes
+}
+
+/// A file descriptor of [`btf`].
+fn load_btf() -> io::Result<OwnedFd> {
+    let btf = btf();
+    let attributes =
+        BtfAttributes { btf: btf.as_ptr() as u64, log: 0, size: btf.len() as u32, log_size: 0, log_level: 0, _pad: 0 };
+    // SAFETY: the attributes and the BTF they point to are live.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_BTF_LOAD, &raw const attributes, size_of::<BtfAttributes>()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new file descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
 /// An array of chunks. `aya::maps::Array::create` provides no file descriptor to map into memory.
 fn create_array(chunks: u32) -> io::Result<OwnedFd> {
+    let btf = load_btf()?;
     let mut attributes = Attributes {
         map_type: BPF_MAP_TYPE_ARRAY,
         key_size: size_of::<u32>() as u32,
@@ -45,6 +102,9 @@ fn create_array(chunks: u32) -> io::Result<OwnedFd> {
         numa_node: 0,
         map_name: *b"LISTS.inner\0\0\0\0\0",
         map_ifindex: 0,
+        btf_fd: btf.as_raw_fd() as u32,
+        btf_key_type_id: INDEX_TYPE,
+        btf_value_type_id: CHUNK_TYPE,
     };
     // SAFETY: the attributes are live, and contain no pointers.
     let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, &raw mut attributes, size_of::<Attributes>()) };

@@ -50,18 +50,25 @@ struct BtfAttributes {
 
 /// The IDs of the types in [`btf`].
 const INDEX_TYPE: u32 = 1;
-const CHUNK_TYPE: u32 = 3;
+const CHUNK_TYPE: u32 = 4;
 
 /// The types of a map's keys and values (`struct btf_header`, `struct btf_type` of uapi/linux/btf.h). Linux before 6.2
 /// accepts an inner map only if it has BTF like the one that the object declares: `bpf_map_meta_equal` compares
-/// `timer_off`, which is another error without BTF.
+/// `timer_off`, which is another error without BTF, and for a type that is no struct.
 fn btf() -> Vec<u8> {
     const INT: u32 = 1 << 24;
     const ARRAY: u32 = 3 << 24;
+    const STRUCT_OF_ONE: u32 = 4 << 24 | 1;
     let strings = *b"\0u\0";
     // Each type: its name, its kind, its size, and what its kind adds.
-    let types =
-        [[1, INT, 4, 32].as_slice(), &[1, INT, 8, 64], &[0, ARRAY, 0, 2, INDEX_TYPE, CHUNK_WORDS as u32]].concat();
+    let words = CHUNK_WORDS as u32;
+    let types = [
+        [1, INT, 4, 32].as_slice(),
+        &[1, INT, 8, 64],
+        &[0, ARRAY, 0, 2, INDEX_TYPE, words],
+        &[1, STRUCT_OF_ONE, 8 * words, 1, 3, 0],
+    ]
+    .concat();
     let (types_size, strings_size) = (4 * types.len() as u32, strings.len() as u32);
     let mut bytes = Vec::new();
     bytes.extend(0xeb9f_u16.to_ne_bytes());

@@ -23,12 +23,12 @@ use crate::workspace::Workspace;
 const DEFAULTS: [(&str, &[&str]); 3] = [
     // Large tests, which only take long under emulation; rates of TCP that emulated CPUs do not reach; and the pages of
     // docs/, which the guest does not have.
-    ("end_to_end", &["half_a_million", "hundred_thousand", "tcp_reaches_the_rate", "recipe_", "the_tour_"]),
+    ("end_to_end", &["half_a_million", "hundred_thousand", "million_prefixes", "tcp_reaches_the_rate", "recipe_", "the_tour_"]),
     // Controllers of cgroup v2, which the build machine may not have.
     ("groups", &[]),
     // The verdicts of one algorithm, and the maximum of rules for a packet: `end_to_end` loads every algorithm. Races
     // of two CPUs are more meaningful without emulation.
-    ("kernel", &["two_cpus", "leaky-bucket", "window", "log"]),
+    ("kernel", &["two_cpus", "million_prefixes", "leaky-bucket", "window", "log"]),
 ];
 /// The tests in guests with systemd.
 const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);

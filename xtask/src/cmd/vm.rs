@@ -23,7 +23,10 @@ use crate::workspace::Workspace;
 const DEFAULTS: [(&str, &[&str]); 3] = [
     // Large tests, which only take long under emulation; rates of TCP that emulated CPUs do not reach; and the pages of
     // docs/, which the guest does not have.
-    ("end_to_end", &["half_a_million", "hundred_thousand", "million_prefixes", "tcp_reaches_the_rate", "recipe_", "the_tour_"]),
+    (
+        "end_to_end",
+        &["half_a_million", "hundred_thousand", "million_prefixes", "tcp_reaches_the_rate", "recipe_", "the_tour_"],
+    ),
     // Controllers of cgroup v2, which the build machine may not have.
     ("groups", &[]),
     // The verdicts of one algorithm, and the maximum of rules for a packet: `end_to_end` loads every algorithm. Races

@@ -1,6 +1,6 @@
 //! Decisions in user space, as ratios within one run: `cargo bench -p agent --bench decide`.
 //!
-//! What is compared takes turns, a slice of some tens to hundreds of milliseconds each, and a ratio is the median over all
+//! Candidates take turns, a slice of some tens to hundreds of milliseconds each, and a ratio is the median over all
 //! turns, so that what else the machine does falls on both sides; in process, of the time that the threads had a
 //! processor. It ends with status 1 if a bound of the documentation is missed. `-- pause`, `-- process` and
 //! `-- http` measure only that.
@@ -100,7 +100,7 @@ fn longest_pause() -> Duration {
     longest
 }
 
-/// What this thread has worked: time in which others had its processor is not the store's.
+/// This thread's CPU time: time in which others had its processor is not the store's.
 fn worked() -> Duration {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.map(Duration::from).unwrap_or_default()
@@ -186,7 +186,7 @@ impl Edge for NoEdge {
     fn escalate(&self, _: weir::daemon::escalation::Offence) {}
 }
 
-/// What clients on the same machine get over HTTP.
+/// Decisions over HTTP for clients on the same machine.
 struct Http {
     /// Decisions a second.
     decisions: f64,

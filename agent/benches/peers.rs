@@ -256,7 +256,7 @@ impl Server {
     }
 }
 
-/// What two threads of clients found.
+/// The measurements of two client threads.
 fn both<T>(threads: [thread::ScopedJoinHandle<'_, Result<T>>; 2]) -> Result<Vec<T>> {
     threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?).collect()
 }
@@ -299,7 +299,7 @@ impl Client {
     }
 }
 
-/// What is measured of each server in a round.
+/// A server's measurements in one round.
 const COLUMNS: [(&str, &str); 4] = [
     ("as many as it makes", "decisions a second"),
     ("CPU time of the server", "µs a decision"),

@@ -28,7 +28,7 @@ const FOUR: &str = "[agent]\ninterfaces = [\"lo\"]\n\
     [[limit]]\nname = \"c\"\nrate = \"3000/s\"\nalgorithm = \"sliding-window\"\n\
     [[limit]]\nname = \"d\"\nrate = \"1MB/s\"\nunit = \"bytes\"\n";
 
-/// What is measured.
+/// A measurement.
 struct Case {
     name: &'static str,
     run: Box<dyn Fn(&Path) -> u64>,

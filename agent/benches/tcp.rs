@@ -12,7 +12,7 @@ const CASES: [(usize, u64); 4] = [(1, 0), (10, 0), (1, 20), (10, 20)];
 /// 5 MB is the least that `check` accepts, 20 MB the burst of a limit that names none.
 const BURSTS: [&str; 4] = ["64KiB", "256KiB", "5MB", "20MB"];
 
-/// What holds the flows to the rate.
+/// The limiter of the flows.
 #[derive(Clone, Copy)]
 enum Rival {
     /// Weir: the agent's options, those of the limit, the sender.

@@ -1,4 +1,4 @@
-//! What `agent top` costs when the table holds a million sources:
+//! The cost of `agent top` with a million sources in the table:
 //! `cargo xtask build && sudo -E WEIR_EBPF_OBJECT=target/bpf/weir.o cargo bench -p agent --bench top`.
 //!
 //! The table is filled by the kernel's program itself, run on made-up packets (BPF_PROG_TEST_RUN); nothing is attached.

@@ -28,7 +28,7 @@ fn with_few_descriptors() -> Agent {
 
 fn idle(address: &str) -> Vec<TcpStream> {
     let connect = || TcpStream::connect_timeout(&address.parse().unwrap(), Duration::from_secs(5));
-    // What the agent does not accept waits in the system's queue, which is bounded, too.
+    // Connections that the agent does not accept wait in the system's queue, which is bounded, too.
     (0..IDLE).map_while(|_| connect().ok()).collect()
 }
 

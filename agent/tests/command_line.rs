@@ -203,7 +203,7 @@ fn completions_know_every_verb() {
             assert!(script.contains(verb), "{shell} does not know {verb}");
         }
     }
-    // What a shell can read it reads.
+    // A shell parses the output.
     if Path::new("/bin/bash").exists() {
         let script = agent(&["completions", "bash"]).stdout;
         let file = tempfile::NamedTempFile::new().unwrap();

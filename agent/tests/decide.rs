@@ -36,7 +36,7 @@ fn a_decision_is_answered_with_what_is_left_and_the_drafts_headers() {
     let wait = answer["retry_after_seconds"].as_f64().unwrap();
     assert!(wait > 500.0 && wait <= 600.0, "{answer}");
     assert!(head.contains(&format!("\r\nretry-after: {}", wait.ceil())), "{head}");
-    // What was refused was not charged, and more than there ever is has no time to come again.
+    // Refused requests are not charged, and a cost above the burst has no time to retry.
     assert!(agent.remaining("alice") >= 700);
     let (status, head, answer) = agent.post(&alice(json!({"cost": 1_001})).to_string());
     assert_eq!((status, &answer["retry_after_seconds"]), (429, &Value::Null));
@@ -220,7 +220,7 @@ fn keys_take_no_more_memory_than_check_prints() {
         let question = |nth| json!({"limit": "jobs", "key": {"user": format!("{part}-{nth}")}, "peek": peek});
         assert_eq!(agent.ask(&json!((0..1_000).map(question).collect::<Vec<Value>>())).0, 200);
     };
-    // What questions and answers themselves take is there before.
+    // The memory of questions and answers themselves is allocated before.
     (0..8).for_each(|part| ask(part, true));
     let before = resident();
     (0..=KEYS / 1_000).for_each(|part| ask(part, false));

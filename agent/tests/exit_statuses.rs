@@ -141,7 +141,7 @@ const WITH_AGENT: &[Row] = &[
     ("--config {}/limits.toml", 1),
 ];
 
-/// What `reload` comes to with another file in the place of the agent's.
+/// The result of `reload` with another file in the place of the agent's.
 const RELOADS: &[Row] = &[
     ("invalid.toml", 2),
     ("other-pins.toml", 2),

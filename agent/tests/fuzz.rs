@@ -260,7 +260,7 @@ fn config(source: &mut Source) {
     }
     let text = lines.join("\n");
     match config::parse(Path::new("limits.toml"), &text) {
-        // What is valid compiles, or says why not.
+        // A valid config compiles, or the error has a reason.
         Ok(loaded) => {
             let _ = datapath::compile::plan(&loaded.config);
         }

@@ -160,7 +160,8 @@ fn a_client_that_disconnects_frees_its_place_and_charges_nothing() {
         .spawn()
         .unwrap();
     until_waiting(&agent, 1);
-    kill(Pid::from_raw(command.id() as i32), Signal::SIGINT).unwrap();
+    // A program in a shell's background ignores SIGINT.
+    kill(Pid::from_raw(command.id() as i32), Signal::SIGTERM).unwrap();
     command.wait().unwrap();
     until_waiting(&agent, 0);
     let line = line(&agent);

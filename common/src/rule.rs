@@ -36,7 +36,7 @@ pub enum Cost {
     Packets = 2,
 }
 
-/// What happens to a packet that does not conform.
+/// The action on a packet that does not conform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Enforcement {
@@ -52,7 +52,7 @@ pub enum Enforcement {
     Mark = 4,
 }
 
-/// What happens to a new key without room in the table.
+/// The action on a new key without room in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OnFull {

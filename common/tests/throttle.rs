@@ -94,7 +94,7 @@ fn a_packet_is_charged_by_all_or_by_none() {
         arrange(&mut rules);
         let memory = Memory::new(rules, 16, 4, 0);
         assert_eq!((0..200).filter(|_| pass(&memory, &source(1))).count(), 10);
-        // What the second refused was not charged to the others: lift it, and they have 90 and 40 left.
+        // Packets that the second refused were not charged to the others: without it, they have 90 and 40 left.
         let mut memory = memory;
         memory.rules[1].enforcement = Enforcement::Observe as u8;
         assert_eq!((0..200).filter(|_| pass(&memory, &source(1))).count(), 40);
@@ -328,7 +328,7 @@ fn tiers_are_charged_by_all_or_none_on_two_cpus() {
                 passed <= 500 && passed + contended >= 500,
                 "{passed} passed, {contended} contended in round {round}"
             );
-            // What is left of the others is what was not passed: nothing refused was charged.
+            // The others' remaining allowance equals what did not pass: refused packets were not charged.
             memory.rules[1].enforcement = Enforcement::Observe as u8;
             let left = (0..2_000).filter(|_| pass(&memory, &source(1))).count();
             assert_eq!(passed + left, 800, "round {round}");

@@ -23,7 +23,7 @@ const BATCH: u32 = 64;
 pub const CPU: usize = 1;
 /// How long one sample takes, about.
 const SAMPLE: Duration = Duration::from_millis(60);
-/// What is offered at 20 times the limit: less than any of them can take.
+/// The packets a second that are offered at 20 times the limit: fewer than each of them can process.
 const OFFERED: u32 = 1_000_000;
 const SOURCE_COUNTS: [u64; 4] = [1, 1_000, 100_000, 1_000_000];
 
@@ -119,7 +119,7 @@ impl Flooded {
     }
 }
 
-/// What one kind of flood came to: for each rival, packets a second and how many of a hundred passed.
+/// The results of one kind of flood: each rival's packets a second and its percentage of passed packets.
 struct Outcome {
     speed: Vec<Series>,
     passed: Vec<Series>,

@@ -137,7 +137,7 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<()> {
 }
 
 fn remove(namespace: &str) {
-    // What stays is taken away by `cargo xtask cleanup`, which knows these names.
+    // `cargo xtask cleanup` knows these names and removes leftovers.
     let _ = run("ip", &["netns", "del", namespace]);
 }
 

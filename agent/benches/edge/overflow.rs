@@ -123,7 +123,7 @@ struct Greedy {
 }
 
 impl Greedy {
-    /// What passed, of a hundred packets that the limit allows.
+    /// The percentage of packets within the limit that passed.
     fn of_limit(&self) -> f64 {
         let time = self.last - self.first.unwrap_or(self.last);
         100.0 * self.passed as f64 / (BURST as f64 + PER_SECOND as f64 * time as f64 / 1e9)

@@ -22,7 +22,7 @@ const PART: &str = "packet";
 /// How long one sample takes, about.
 const SAMPLE: Duration = Duration::from_millis(10);
 
-/// What is measured.
+/// A program that is measured.
 enum Subject {
     Drop,
     DropByTc,
@@ -48,7 +48,7 @@ struct Case {
     subject: Subject,
     sources: Sources,
     frame: Vec<u8>,
-    /// What every packet must come to, where that is certain.
+    /// Every packet's verdict, where it is certain.
     verdict: Option<u32>,
     harness: Harness,
     repeat: u32,

@@ -26,7 +26,7 @@ pub const WARM: Bucket = Bucket { rate: "1000/s", burst: 1_000_000, emission_ns:
 pub const SLOW: Bucket = Bucket { rate: "10/s", burst: 1_000_000, emission_ns: 100_000_000 };
 /// The same for each of a million, each of which has a packet now and then.
 pub const SLOWEST: Bucket = Bucket { rate: "1/min", burst: 10_000, emission_ns: 60_000_000_000 };
-/// What an operator writes.
+/// The operator's config.
 pub const USUAL: Bucket = Bucket { rate: "1000/s", burst: 1_000, emission_ns: 1_000_000 };
 /// Refuses all but the first packet.
 pub const REFUSING: Bucket = Bucket { rate: "1/h", burst: 1, emission_ns: 3_600_000_000_000 };

@@ -60,7 +60,7 @@ pub struct Pace {
     pub polite_every: u64,
 }
 
-/// What a sender has done since its walk began.
+/// A sender's progress since its walk began.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
     /// Packets sent.
@@ -150,7 +150,7 @@ impl Harness {
         Ok(map.set(0, walk, 0)?)
     }
 
-    /// What its sender has done since the walk began.
+    /// Its sender's progress since the walk began.
     pub fn sent(&self) -> Result<Sent> {
         let map = Array::<_, Walk>::try_from(self.0.map("WALK").context("harness.o has no WALK")?)?;
         let walk = map.get(&0, 0)?;

@@ -1,4 +1,4 @@
-//! What a user would pick, each with the same limit on every source: so many packets in so long, so many at once.
+//! The alternatives that a user would choose from, each with the same rate and burst for every source.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -57,7 +57,7 @@ impl Per {
     }
 }
 
-/// What may hold an interface.
+/// The programs that can be attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rival {
     /// Nothing.
@@ -112,7 +112,7 @@ pub struct Holding {
     _programs: Programs,
 }
 
-/// What goes when it is dropped; what nftables and iptables hold goes with the namespace.
+/// Resources that are released on drop; the namespace takes nftables and iptables rules with it.
 #[expect(dead_code, reason = "held for what dropping it does")]
 enum Programs {
     None,

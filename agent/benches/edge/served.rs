@@ -1,4 +1,4 @@
-//! What a UDP server still serves to polite sources while others flood it, and the CPU that this costs.
+//! Polite packets that a UDP server still serves during a flood, and the CPU time that this costs.
 //!
 //! One CPU does it all, as that of a small server does: it sends, receives, limits and serves. The flood is due at a rate
 //! that does not depend on how fast it is taken, with polite requests among the rest; as with a network card, what the
@@ -107,7 +107,7 @@ fn turn(one: &mut Flooded) -> Result<Turn> {
             let serving = served.worked()?;
             let flood = flood(harness, SAMPLE, POLITE_EVERY)?;
             let serving = served.worked()? - serving;
-            // What is on its way arrives.
+            // Packets on their way arrive.
             thread::sleep(Duration::from_millis(50));
             Ok::<_, anyhow::Error>((flood, serving))
         })();
@@ -125,16 +125,16 @@ fn turn(one: &mut Flooded) -> Result<Turn> {
     })
 }
 
-/// What came of a flood.
+/// The result of a flood.
 struct Flood {
     sent: Sent,
     /// From when the first packet was due.
     time: Duration,
-    /// What the CPU worked for it, and to wait for the next packet to be due.
+    /// CPU time of the flood's sender, with its waits for the next packet.
     worked: Duration,
 }
 
-/// What it costs the sender to see that nothing is due.
+/// The sender's cost of a look at the clock without a packet due.
 fn waiting(harness: &mut Harness) -> Result<Duration> {
     let never = Pace { interval: 1, first_due: u64::MAX, ..Pace::default() };
     harness.walk_paced(Order::Random, FLOODING_SOURCES, never)?;
@@ -197,7 +197,7 @@ struct Served {
 }
 
 impl Served {
-    /// What its thread has worked.
+    /// Its thread's CPU time.
     fn worked(&self) -> Result<Duration> {
         scheduled(Path::new(&format!("/proc/self/task/{}", self.thread.load(Ordering::Relaxed))))
     }

@@ -114,7 +114,7 @@ impl<'l> Agent<'l> {
         Ok(start.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// What a command prints.
+    /// A command's output.
     fn said(&self, verb: &[&str]) -> Result<Vec<u8>> {
         let mut command = Command::new(&self.program);
         command.args(verb).arg("--control").arg(self.folder.path().join("control.sock"));

@@ -10,7 +10,7 @@ use anyhow::Context;
 use api::list::{ListStatus, ListsStatus};
 use api::request::{BanOrder, Banned, Excepted, MOST_ORDERS, Request, Unbanned};
 use config::policy::Prefix;
-use config::{prefix, ssh};
+use config::{PrefixKey, prefix, ssh};
 
 use super::ask::ask;
 use super::exit::USAGE;
@@ -157,8 +157,8 @@ fn locked_out(prefixes: &[Named], client: Option<IpAddr>) -> Option<String> {
 
 /// The first prefix that is too wide for a ban without `--force`.
 fn too_wide(prefixes: &[Named]) -> Option<String> {
-    let wide = prefixes.iter().find(|named| named.prefix.is_wider_than(8, 16))?;
-    Some(format!("{} is wider than /8 (IPv6: /16)", wide.prefix))
+    let wide = prefixes.iter().find(|named| PrefixKey::from(&named.prefix).is_wide())?;
+    Some(format!("{} is wider than /8 (IPv6: /16), or has every IPv4 address", wide.prefix))
 }
 
 pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {

@@ -56,7 +56,7 @@ pub fn suggest(question: &Suggest, print: Print) -> anyhow::Result<ExitCode> {
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the config refuses of the same captures; `None` if they cannot be read twice.
+/// The packets that the config refuses of the same captures; `None` if they cannot be read twice.
 fn replayed(
     question: &Suggest,
     traffic: &Traffic,

@@ -1,4 +1,4 @@
-//! What this host supports of a config, with fixes: the document of `agent doctor`.
+//! The report of `agent doctor`: which parts of a config this host supports, with fixes.
 
 mod check;
 mod host;

@@ -42,7 +42,7 @@ fn lacking_for_notify(notify: &Notify) -> Option<String> {
     (!is_there).then(|| format!("notify {:?}: {what} `{}` not found, or no file for it", notify.name, file.display()))
 }
 
-/// What this host lacks for the config, without privileges; for `check`.
+/// The features that the config requires and this host lacks, found without privileges; for `check`.
 #[must_use]
 pub fn lacking(config: &Config) -> Vec<String> {
     let mut lacking = Vec::new();

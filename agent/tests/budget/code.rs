@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use libtest_mimic::Trial;
-
 /// How the kernel rounds up each function's part of the stack where there is a compiler to machine code.
 const ROUNDED_TO: usize = 16;
 
@@ -85,9 +83,8 @@ fn number(text: &str) -> Option<usize> {
 }
 
 /// Of this file itself.
-pub fn trials() -> Vec<Trial> {
-    vec![Trial::test("the_stack_of_a_listing_is_that_of_its_deepest_chain_of_calls", || {
-        let listing = "int first(struct xdp_md * context):\n\
+pub fn the_stack_of_a_listing_is_that_of_its_deepest_chain_of_calls() {
+    let listing = "int first(struct xdp_md * context):\n\
             ; a line of source: (of no account) r10 -400\n\
             \x20  0: (7b) *(u64 *)(r10 -24) = r1\n\
             \x20  1: (bf) r2 = r10\n\
@@ -102,8 +99,6 @@ pub fn trials() -> Vec<Trial> {
             \x20  9: (95) exit\n\
             u64 third():\n\
             \x20 10: (95) exit\n";
-        // 72 up to 80, 8 up to 16, and a frame is never without any.
-        assert_eq!(Code::parse(listing).deepest(), 80 + 16 + 16);
-        Ok(())
-    })]
+    // 72 up to 80, 8 up to 16, and a frame is never without any.
+    assert_eq!(Code::parse(listing).deepest(), 80 + 16 + 16);
 }

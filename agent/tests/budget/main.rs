@@ -1,4 +1,4 @@
-//! What a packet's program may consist of: instructions, machine code and stack, for policies that stand for all. A change
+//! Budgets of a packet's program: instructions, machine code and stack, for policies that stand for all. A change
 //! that makes packets dearer has to say so in `budget.toml`, where whoever reviews it sees it.
 //!
 //! The figures are of the program as the kernel keeps it, without what the policy does not use. They depend on the
@@ -15,8 +15,10 @@ use std::process::Command;
 use common::packet::Direction;
 use datapath::compile::compile;
 use datapath::{Datapath, Entry, OBJECT, PinDirectory, is_kernel_too_old};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use serde::Deserialize;
+use testbed::test;
+use testbed::trials::trial;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/budget.toml");
 
@@ -44,7 +46,7 @@ const POLICIES: [(&str, &str); 6] = [
 ];
 const ENTRIES: [(&str, Entry); 2] = [("xdp", Entry::Xdp), ("tc", Entry::Tc)];
 
-/// What a program is, or may be at most.
+/// A program's size, or its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 struct Size {
     /// Of the kernel's own representation.
@@ -67,16 +69,12 @@ fn main() {
     if let Some(reason) = obstacle {
         eprintln!("skipped: {reason}");
     }
-    let trial = Trial::test("programs_are_within_their_budgets_of_instructions_and_stack", || {
-        check();
-        Ok(())
-    });
-    let mut trials = vec![trial.with_ignored_flag(obstacle.is_some())];
-    trials.extend(code::trials());
-    libtest_mimic::run(&arguments, trials).exit();
+    let budgets = trial(&test!(programs_are_within_their_budgets_of_instructions_and_stack));
+    let listings = trial(&test!(code::the_stack_of_a_listing_is_that_of_its_deepest_chain_of_calls));
+    libtest_mimic::run(&arguments, vec![budgets.with_ignored_flag(obstacle.is_some()), listings]).exit();
 }
 
-fn check() {
+fn programs_are_within_their_budgets_of_instructions_and_stack() {
     let mut found = BTreeMap::new();
     for (nth, (policy, limits)) in POLICIES.into_iter().enumerate() {
         for (name, entry) in ENTRIES {

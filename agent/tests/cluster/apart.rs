@@ -1,4 +1,4 @@
-//! What is wrong with one limit, or with the way to the store, and what the other limits have of it: nothing.
+//! An error of one limit, or of the way to the store, does not touch the other limits.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

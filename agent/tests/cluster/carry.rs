@@ -1,4 +1,4 @@
-//! What survives a reload, a restart and a kill of the agent, with the store there and without.
+//! State that survives a reload, a restart and a kill of the agent, with and without the store.
 
 use std::time::{Duration, Instant};
 

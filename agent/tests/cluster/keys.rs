@@ -87,7 +87,7 @@ fn windows_are_shared_by_four_hosts() {
             _ => 1,
         };
         eprintln!("{algorithm}: {passed} of {N} in {hours} windows, {gone} times a host was taken for gone");
-        // What a sliding window forgets as time passes.
+        // The share that a sliding window drops as time passes.
         let most = (hours as f64 + time) * N as f64;
         assert!(
             passed as f64 <= 1.1 * most + gone as f64 * N as f64 / 4.0,

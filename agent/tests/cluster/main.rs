@@ -14,7 +14,8 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 
 use testbed::fleet::{Kept, Spread, measure};
-use testbed::{fleet, redis};
+use testbed::trials::Test;
+use testbed::{fleet, redis, tests};
 
 /// 2, 4 and 8 hosts by even, skewed and moving demand: within a tenth of the limit by the time that really passed. Here
 /// for eight seconds each; `cargo xtask accuracy` takes half a minute.
@@ -34,16 +35,13 @@ fn fleets_stay_within_a_tenth_of_their_limit() {
     }
 }
 
-/// A test and its name.
-type Test = (&'static str, fn());
-
 fn main() {
     let arguments = Arguments::from_args();
     let obstacle = redis::obstacle();
     if let Some(reason) = obstacle {
         eprintln!("skipped: {reason}");
     }
-    let own: &[Test] = &[("fleets_stay_within_a_tenth_of_their_limit", fleets_stay_within_a_tenth_of_their_limit)];
+    let own: &[Test] = tests![fleets_stay_within_a_tenth_of_their_limit];
     let rooms =
         [own, keys::TESTS, ledger::TESTS, stores::TESTS, trouble::TESTS, carry::TESTS, apart::TESTS, failover::TESTS];
     let no_clock = clock::obstacle();

@@ -1,4 +1,4 @@
-//! What becomes of what a limit refuses: answered, marked, delayed.
+//! Actions on refused packets: reject, mark, delay.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -22,7 +22,7 @@ pub const TESTS: &[(&str, fn())] = tests![
     a_limit_that_shapes_says_what_it_needs_and_drops_what_its_queue_does_not_hold,
 ];
 
-/// What takes the queueing discipline that spaces packets out.
+/// Tests that require the queueing discipline fq.
 pub const WITH_FQ: &[(&str, fn())] = tests![
     packets_that_are_shaped_leave_in_order_and_none_too_early,
     a_queue_longer_than_fq_allows_a_flow_is_warned_of_and_whole_once_it_does,

@@ -51,7 +51,7 @@ fn two_hosts_share_one_limit_on_packets() {
     }
     let frame = [udp_from(2)];
     let (part, stalls) = (Duration::from_secs(4), Stalls::watch());
-    // What nobody asks for while the machine does other things is lost, but for the burst.
+    // Allowance that no request uses while the machine does other things is lost, but for the burst.
     let lost = || RATE * 4.0 * stalls.so_far().as_secs_f64();
     let drive = |network: &Network| network.in_client(|| Sender::new().pace(&frame, 1, part).1);
     let mut driven = drive(&networks[0]);
@@ -151,7 +151,7 @@ fn two_hosts_share_one_limit_for_each_source() {
     let time = drive([2, 2], Duration::from_secs(4));
     let (now, limit) = (passed() - before, BURST + RATE * time.as_secs_f64());
     eprintln!("by source, without the store: {now} of {limit:.0}");
-    // What the last exchange had charged is a debt of some syncs.
+    // The last exchange's charge is a debt of some syncs.
     assert!(now as f64 <= 1.1 * limit && now as f64 >= 0.7 * limit - lost(), "{now} of {limit}");
 }
 
@@ -251,7 +251,7 @@ fn a_killed_agents_share_stays_in_the_kernel_until_the_next_agent() {
     let most = 0.55 * (BURST + RATE * time.as_secs_f64());
     eprintln!("killed: {passed} of {sent} packets passed at half the limit in {time:?}");
     assert!(passed > 0.0 && passed <= most, "{passed} of {most}");
-    // What it held it has again at once, and the sum is the limit.
+    // It has its lease again at once, and the sum is the limit.
     until("a pair again", &|| (share(&one) + share(&two)) <= 1.0 && share(&one) > 0.3);
     eprintln!("taken over within {:?}", begun.elapsed());
 }

@@ -151,7 +151,7 @@ fn counters_that_an_operator_reset_begin_at_0_and_allowances_stay() {
     let row = &shown["limits"][0];
     assert_eq!((&row["passed_packets"], &row["throttled_packets"]), (&0.into(), &0.into()));
     assert_eq!(shown["requests"][0]["throttled_requests"], 0);
-    // What was used stays used, and the totals are of all packets since the start.
+    // Consumption stays, and the totals are of all packets since the start.
     assert_eq!((&row["remaining"], &shown["requests"][0]["remaining"]), (&0.into(), &0.into()));
     assert_eq!(agent.json(&["status"])["totals"], totals);
 

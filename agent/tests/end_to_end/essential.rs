@@ -98,7 +98,7 @@ fn a_ban_holds_what_is_essential() {
         network.told(&["ban", "fd77:0:0:3::/64"]);
         burst(&network, &[dhcp_from(7), solicitation()], 200);
         assert_eq!(count(&bypass(&agent), "banned"), 200, "{attach}");
-        // What is never limited is not banned either.
+        // Exempt addresses are not banned either.
         burst(&network, &[dhcp_from(9)], 50);
         let after = bypass(&agent);
         assert_eq!((count(&after, "banned"), count(&after, "never_limit")), (200, 50), "{attach}");
@@ -136,7 +136,7 @@ fn essential_traffic_has_a_limit_on_each_interface() {
     // One call of the system each: far more than a bucket is refilled with meanwhile, and less than its burst.
     network.send_on(("client0", INTERFACE), &vec![dhcp_from(7); FLOOD]);
     network.send_on(("client1", "weir1"), &vec![dhcp_from(8); BURST as usize]);
-    // What is above the limit is charged to its source.
+    // Packets above the limit are charged to their source.
     assert_eq!((agent.remaining("10.77.0.7", "packets"), agent.remaining("10.77.0.8", "packets")), (0, 1));
 }
 

@@ -44,7 +44,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// What a program prints, line by line.
+/// A program's output, line by line.
 struct Lines(Receiver<String>);
 
 impl Lines {

@@ -37,7 +37,7 @@ fn traffic_control_holds_what_xdp_would() {
     assert_eq!(agent.counts("packets"), (100, 50));
     assert_eq!(receiver.counts()[7], 100);
     assert_eq!(agent.limit("packets")["passed"]["bytes"].as_u64(), Some(100 * udp_from(7).len() as u64));
-    // What it holds stays held, and the next agent goes on with it.
+    // Its limits stay in effect, and the next agent takes them over.
     agent.stop(Signal::SIGKILL);
     burst(&network, &[udp_from(7), udp_from(8)], 300);
     let counts = receiver.counts();
@@ -83,7 +83,7 @@ fn egress_is_limited_by_destination() {
     let socket = server_socket(&network);
     for address in ["10.77.0.2:9000", "10.77.0.3:9000"] {
         for _ in 0..50 {
-            // What is refused on the way out is told to the sender, or not: that is not what is tested.
+            // The sender may get an error for refused packets: this test is not about that.
             let _ = socket.send_to(b"answer", address);
         }
     }

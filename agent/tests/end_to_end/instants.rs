@@ -1,4 +1,4 @@
-//! What an agent leaves on its hooks when the kernel refuses a step, or the agent dies before it.
+//! The state of the hooks after the kernel refuses a step, or the agent dies before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -95,7 +95,7 @@ fn a_kill_between_two_interfaces_is_undone_by_the_next_start() {
         let mixed = programs();
         let changed = old.iter().zip(&mixed).filter(|(old, now)| old != now).count();
         assert!(changed == 1 && is_unfinished(&network), "{old:?} became {mixed:?}");
-        // What holds until the next start: each interface has the one policy or the other, and none has neither.
+        // Until the next start, each interface has one of both policies, and none has neither.
         let changed_first = mixed[0] != old[0];
         burst(&network, &[udp_from(7)], 300);
         assert_eq!(receiver.counts()[7], if changed_first { 300 } else { 100 });

@@ -23,7 +23,7 @@ const LISTENER: RawFd = 200;
 const RECEIVE: libc::Ioctl = request(0, size_of::<libc::seccomp_notif>());
 const SEND: libc::Ioctl = request(1, size_of::<libc::seccomp_notif_resp>());
 
-/// What the agent asks of the kernel.
+/// A request of the agent to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A link to the interface of this index.
@@ -31,7 +31,7 @@ pub enum Call {
     Update,
 }
 
-/// What becomes of it.
+/// Its result.
 #[derive(Clone, Copy, Debug)]
 pub enum Then {
     Continue,

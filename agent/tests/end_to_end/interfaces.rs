@@ -32,7 +32,7 @@ pub const TESTS: &[(&str, fn())] = tests![
 
 pub const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 
-/// What `status` reports of an interface: how it is attached, and its state.
+/// An interface in `status`: how it is attached, and its state.
 pub fn state(status: &Value, name: &str) -> (Value, String) {
     let interfaces = status["interfaces"].as_array().unwrap();
     let found = interfaces.iter().find(|interface| interface["name"] == name);
@@ -48,7 +48,7 @@ pub fn wait_for(agent: &Agent<'_>, name: &str, wanted: &str) {
     assert_is_prompt(began, &stalls, &format!("{name} was {wanted}"));
 }
 
-/// What is promised for a second took no longer, but for commands and for the time in which the machine did other things:
+/// The promised second was kept, but for commands and for the time in which the machine did other things:
 /// several processes wait one after the other for each other.
 fn assert_is_prompt(began: Instant, stalls: &Stalls, what: &str) {
     let (took, late) = (began.elapsed(), stalls.so_far());
@@ -153,7 +153,7 @@ fn an_interface_that_is_made_anew_is_attached_within_a_second() {
         burst(&network, &[udp_from(7)], 4_000);
         assert_eq!((receiver.counts()[7], agent.counts("packets")), (100, (100, 3_900)));
         agent.wait_for("the event", |_| has_event(&agent, "attached", "weir0"));
-        // What was pinned for the one before is gone.
+        // The pins of the one before are removed.
         let pins: Vec<_> = std::fs::read_dir(network.pins()).unwrap().map(|pin| pin.unwrap().file_name()).collect();
         assert!(pins.iter().all(|pin| !pin.to_string_lossy().ends_with(&format!(":{index}"))), "{pins:?}");
     }

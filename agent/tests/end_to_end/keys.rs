@@ -1,4 +1,4 @@
-//! What limits count, and by what: a test for each row of `[[limit]]` without a test in another file.
+//! Units and keys of limits: a test for each row of `[[limit]]` without a test in another file.
 
 use common::packet::build::Frame;
 use testbed::tests;
@@ -175,7 +175,7 @@ fn a_packet_conforms_to_all_tiers_or_is_charged_to_none() {
         limits.iter().find(|limit| limit["name"] == name).unwrap()["remaining"].as_u64().unwrap()
     };
     assert_eq!(remaining("tiered"), 0);
-    // What the tier refused was charged to nobody; a token comes back every 36 seconds.
+    // Packets that the tier refused were not charged; a token comes back every 36 seconds.
     assert!((60..=63).contains(&remaining("other")), "{}", remaining("other"));
 }
 

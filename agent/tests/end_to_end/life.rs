@@ -18,7 +18,7 @@ pub const TESTS: &[(&str, fn())] = tests![
     reset_gives_a_source_its_whole_allowance,
 ];
 
-/// What a kernel shows that is too old for all else.
+/// The only test for kernels that are too old.
 pub const ON_OLD_KERNELS: &[(&str, fn())] = tests![a_kernel_that_is_too_old_is_refused_in_plain_words_and_left_alone,];
 
 fn the_documents_have_the_fields_of_the_interface() {

@@ -1,4 +1,4 @@
-//! What limits do to packets.
+//! Limits on packets.
 
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ fn two_limits_on_one_packet_charge_both_or_none() {
     burst(&network, &[udp_from(7)], 50);
     assert_eq!(agent.counts("wide"), (30, 0));
     assert_eq!(agent.counts("narrow"), (30, 20));
-    // What the narrow one refused was charged to neither of the others.
+    // Packets that the narrow one refused were charged to neither of the others.
     let remaining = |nth: usize| agent.json(&["show", "10.77.0.7"])["limits"][nth]["remaining"].clone();
     assert_eq!((remaining(0), remaining(1), remaining(2)), (70.into(), 0.into(), 50.into()));
     // The network's is shared, and the last to give out.

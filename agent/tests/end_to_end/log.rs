@@ -1,4 +1,4 @@
-//! What the agent logs, and at which level.
+//! The agent's log: lines and levels.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;

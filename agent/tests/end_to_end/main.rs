@@ -35,6 +35,7 @@ mod reload;
 mod replies;
 mod safety;
 mod scopes;
+mod service;
 mod stacked;
 mod start;
 mod survive;
@@ -45,16 +46,13 @@ mod traffic;
 mod trials;
 mod weights;
 
-use libtest_mimic::{Arguments, Trial};
-use testbed::trials::is_left_out;
+use libtest_mimic::Arguments;
+use testbed::trials::{Test, is_left_out, trial};
 use testbed::{flows, foreign, network as support, redis, tcp, wire};
-
-/// A test and its name.
-type Test = (&'static str, fn());
 
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
-/// What another kernel may enforce in another way: run on each kernel that is tested.
+/// Tests whose results depend on the kernel: run on each kernel that is tested.
 const ON_KERNELS: [&[Test]; 22] = [
     lists::TESTS,
     limits::TESTS,
@@ -79,8 +77,8 @@ const ON_KERNELS: [&[Test]; 22] = [
     reboot::TESTS,
     memory::TESTS,
 ];
-/// What the agent does with it, the same on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 17] = [
+/// Tests of the agent, with the same results on every kernel.
+const ON_ANY_KERNEL: [&[Test]; 18] = [
     crowdsec::TESTS,
     notify::TESTS,
     log::TESTS,
@@ -97,6 +95,7 @@ const ON_ANY_KERNEL: [&[Test]; 17] = [
     reading::TESTS,
     offenders::TESTS,
     operations::TESTS,
+    service::TESTS,
     members::TESTS,
 ];
 
@@ -167,7 +166,7 @@ fn main() {
     } else {
         eprintln!("skipped: traces, which take an agent of a trace build (cargo xtask test --trace)");
     }
-    let has_systemd = operations::has_systemd();
+    let has_systemd = service::has_systemd();
     if !has_systemd {
         eprintln!("skipped: what takes systemd-analyze, which this machine does not have");
     }
@@ -194,19 +193,13 @@ fn main() {
         .chain(scopes::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
         .chain(memory::WITH_GROUPS.iter().map(|test| (test, !is_too_old && has_memory_groups)))
         .chain(memory::WITH_USAGE.iter().map(|test| (test, tells_usage)))
-        .chain(operations::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
+        .chain(service::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(recipes::WITH_FAIL2BAN.iter().map(|test| (test, !is_too_old && recipes::has_fail2ban())))
         .chain(crowdsec::WITH_CROWDSEC.iter().map(|test| (test, !is_too_old && has_crowdsec)))
         .chain(recipes::WITH_ANSIBLE.iter().map(|test| (test, !is_too_old && recipes::has_ansible())))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .filter(|((name, _), _)| !is_left_out(rates::TESTS.iter().any(|(measuring, _)| measuring == name)))
-        .map(|((name, test), fits)| {
-            Trial::test(*name, move || {
-                test();
-                Ok(())
-            })
-            .with_ignored_flag(obstacle.is_some() || !fits)
-        })
+        .map(|(test, fits)| trial(test).with_ignored_flag(obstacle.is_some() || !fits))
         .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

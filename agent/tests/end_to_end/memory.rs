@@ -1,4 +1,4 @@
-//! What a config takes in memory is known before it is put in effect, and what does not fit is refused.
+//! A config's memory is predicted before it takes effect, and a config that does not fit is refused.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -90,12 +90,12 @@ impl MemoryGroup {
         fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).trim().parse().unwrap()
     }
 
-    /// What is in use, but for files that can be dropped.
+    /// Memory in use, without files that can be dropped.
     fn used(&self) -> u64 {
         self.used_without(&["inactive_file "])
     }
 
-    /// What is in use, but for files: whoever reads a page of the agent's program first is charged for it.
+    /// Memory in use, without files: the first reader of a page of the agent's program is charged for it.
     fn used_without_files(&self) -> u64 {
         self.used_without(&["inactive_file ", "active_file "])
     }
@@ -141,7 +141,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // What stays is found by `cargo xtask cleanup`.
+        // `cargo xtask cleanup` removes leftovers.
         let _ = fs::remove_dir(&self.path);
     }
 }
@@ -152,7 +152,7 @@ fn check(network: &Network, config: &Path) -> Value {
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["packet_memory"].clone()
 }
 
-/// What the kernel says of the maps and programs that a process holds, each once.
+/// The kernel's figures for the maps and programs of a process, each once.
 fn memlock(process: u32) -> u64 {
     let mut known = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap() {
@@ -309,7 +309,7 @@ fn a_config_that_exceeds_the_memory_of_the_cgroup_is_refused_and_limits_stay() {
     let tried = network.command(&["try", large.to_str().unwrap(), "--for", "60s"]);
     assert!(!tried.status.success() && String::from_utf8_lossy(&tried.stderr).contains("not enough memory"));
     assert!(agent.json(&["status"])["trial"].is_null());
-    // What was in effect still is, with its state.
+    // The limits that were in effect still are, with their state.
     burst(&network, &[udp_from(7)], 60);
     assert_eq!(agent.counts("packets"), (100, 20));
     // With the number of sources that the error names, it fits.

@@ -107,7 +107,7 @@ fn a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts() {
     agent.stop(nix::sys::signal::Signal::SIGTERM);
 }
 
-/// What a scrape says of a group that has used a disk, of a limit that many hosts keep together, and of notifications.
+/// The metrics of a group that has used a disk, of a limit that many hosts share, and of notifications.
 fn of_a_disk_and_a_cluster() -> String {
     let io = vec![IoStatus { device: "vda".to_owned(), read_bytes: 1, write_bytes: 2 }];
     let group = GroupStatus { name: "batch".to_owned(), io, ..GroupStatus::default() };

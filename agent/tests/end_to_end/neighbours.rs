@@ -11,7 +11,7 @@ use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
 pub const TESTS: &[(&str, fn())] = tests![a_second_agent_on_an_interface_says_so_and_ends,];
 
-/// What takes a chain of programs at one hook, which came with Linux 6.6.
+/// Tests that require a chain of programs at one hook (Linux 6.6).
 pub const WITH_TCX: &[(&str, fn())] = tests![programs_of_others_in_a_tcx_chain_stay_and_run,];
 
 const TC: &str = "attach = \"tc\"\nmax_sources = 2000";
@@ -39,11 +39,11 @@ fn a_second_agent_on_an_interface_says_so_and_ends() {
         // The same pins by another name of the socket.
         refused(&network, &network.rival(attach, rest, network.pins()), "another agent is running");
         assert!(network.has_pins());
-        // What an agent left that is gone is its own, too: the next one of its config goes on with it.
+        // Programs that a stopped agent left are its own, too: the next agent of its config takes them over.
         agent.stop(Signal::SIGKILL);
         refused(&network, &network.rival("", rest, &others), "run agent detach");
         let agent = network.start(attach, rest);
-        // What the first agent counted goes on.
+        // The first agent's counters continue.
         let before = agent.counts("packets").0;
         burst(&network, &[udp_from(7)], 10);
         assert_eq!(agent.counts("packets").0 - before, if rest == LIMIT { 10 } else { 0 });

@@ -29,7 +29,7 @@ pub const TESTS: &[(&str, fn())] = tests![
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the server does with a request.
+/// The server's reaction to a request.
 const HANG: u8 = 0;
 const FAIL: u8 = 1;
 const ACCEPT: u8 = 2;

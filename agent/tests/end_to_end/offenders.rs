@@ -199,7 +199,7 @@ fn what_a_packet_limit_would_ban_is_reported_once_in_observe_mode() {
     settle();
     assert_eq!((would_ban().len(), cidrs(&agent).len()), (1, 0));
 
-    // What was only observed is no reason to ban.
+    // Observed refusals are no reason to ban.
     network.config("", LIMIT);
     network.told(&["reload"]);
     burst(&network, &[udp_from(7)], 500);
@@ -275,7 +275,7 @@ fn a_thousand_sources_are_banned_at_once() {
     };
     let frames: Vec<Vec<u8>> = (0..1_000).map(from).collect();
     burst(&network, &frames, 26_000);
-    // What the sender's queue dropped is sent again.
+    // Packets that the sender's queue dropped are sent again.
     let (_, took) = wait_for("a thousand bans", || {
         let count = bans(&agent).len();
         if count < 1_000 {

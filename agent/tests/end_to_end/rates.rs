@@ -39,7 +39,7 @@ const BURST: f64 = 5e6;
 const PAUSE: Duration = Duration::from_millis(250);
 const LIMIT: &str = "[[limit]]\nname = \"tcp\"\nunit = \"bytes\"\nrate = \"20MB/s\"\n";
 
-/// What is measured is a rate: each gets the processors to itself.
+/// Each measures a rate, and has the processors to itself.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn ingress(attach: &str) {
@@ -69,7 +69,7 @@ fn reaches(agent: &str, limit: &str, from: From) {
             let whole = (flows.time - PAUSE).as_secs_f64() / flows.time.as_secs_f64();
             let given = whole - measured.late_share();
             assert!(measured.rate_on_wire() >= 0.85 * RATE * given, "{what}");
-            // What the bucket held at its beginning, and what the receiver had not read by then.
+            // The bucket's burst, and bytes that the receiver had not read by then.
             let most = 1.1 * RATE + RATE * measured.late_share();
             assert!(measured.rate_on_wire() <= most, "{what}");
         }

@@ -1,4 +1,4 @@
-//! What an operator reads of sources and limits: who was refused by what, and how often.
+//! Reports on sources and limits: who was refused by which limit, and how often.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ fn rows(agent: &Agent<'_>, source: &str, name: &str) -> Vec<(String, u64)> {
 fn each_of_several_limits_is_shown_with_what_it_passed_and_refused() {
     let network = Network::new();
     let agent = network.start("", &three());
-    // What was seen: dns is not exceeded, ssh and http are.
+    // Here dns is not exceeded, ssh and http are.
     burst(&network, &[dns(7)], 3);
     burst(&network, &[ssh(7)], 5 + 23);
     burst(&network, &[http(7)], 5 + 140);
@@ -92,7 +92,7 @@ fn each_of_several_limits_is_shown_with_what_it_passed_and_refused() {
         std::thread::sleep(Duration::from_millis(50));
     };
     assert!(told.iter().all(|event| event["limit"] != "dns"), "{told:?}");
-    // What passed is told apart by one packet in 64, and until there is one, bounded by all of them.
+    // One passed packet in 64 is sampled; before the first sample, all passed packets are the bound.
     for limit in ["dns", "ssh", "http"] {
         assert_eq!(field(&shown, limit, "passed_precision"), "at-most", "{shown}");
         assert_eq!(field(&shown, limit, "passed_packets"), 13, "{shown}");

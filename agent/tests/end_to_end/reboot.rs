@@ -1,4 +1,4 @@
-//! What survives a reboot: bans, counters, and what sources have used of slow limits.
+//! State that survives a reboot: bans, counters, and consumption of slow limits.
 //!
 //! A reboot is another boot id, and a kernel in which nothing is pinned.
 
@@ -207,7 +207,7 @@ fn a_damaged_state_file_is_set_aside_and_reported() {
     assert!(notes.contains("checksum") && notes.contains("state.damaged"), "{notes}");
     assert!(network.state().join("state.damaged").exists());
     agent.stop(Signal::SIGTERM);
-    // What was saved since is taken up as ever.
+    // State that was saved since is loaded as before.
     shut_down(&network, &config);
     let agent = network.start_in_boot("c", &config);
     assert_eq!(agent.json(&["status"])["notes"], serde_json::json!([]));

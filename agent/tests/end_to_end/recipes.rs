@@ -27,7 +27,7 @@ pub const TESTS: &[(&str, fn())] = tests![
     recipe_fail2ban_bans_and_unbans_as_often_as_it_likes,
 ];
 
-/// What takes fail2ban-server, at WEIR_FAIL2BAN.
+/// Tests that require fail2ban-server, at WEIR_FAIL2BAN.
 pub const WITH_FAIL2BAN: &[(&str, fn())] = tests![recipe_fail2ban_itself_bans_and_unbans_what_it_reads_in_a_log,];
 
 /// Whether fail2ban-server is named.
@@ -39,7 +39,7 @@ fn fail2ban_server() -> Option<PathBuf> {
     std::env::var_os("WEIR_FAIL2BAN").map(PathBuf::from).filter(|path| path.exists())
 }
 
-/// What takes ansible-playbook, at WEIR_ANSIBLE.
+/// Tests that require ansible-playbook, at WEIR_ANSIBLE.
 pub const WITH_ANSIBLE: &[(&str, fn())] = tests![recipe_ansible_is_idempotent_and_keeps_a_host_from_wrong_configs,];
 
 /// Whether ansible-playbook is named.
@@ -61,7 +61,7 @@ fn start<'n>(network: &'n Network, name: &str) -> Agent<'n> {
     network.start(&agent, rest)
 }
 
-/// What a limit may have passed that began with a whole burst.
+/// The most packets that a limit passes from a full burst on.
 fn most(burst: f64, per_second: f64, since: Instant) -> u64 {
     (burst + per_second * since.elapsed().as_secs_f64()) as u64 + 1
 }
@@ -267,7 +267,7 @@ impl<'n> Fail2ban<'n> {
         started
     }
 
-    /// What fail2ban-client prints.
+    /// The output of fail2ban-client.
     fn client(&self, arguments: &[&str]) -> String {
         let client = fail2ban_server().unwrap().with_file_name("fail2ban-client");
         let mut command = Command::new(client);

@@ -215,7 +215,7 @@ fn two_hundred_reloads_evaluate_each_packet_by_one_policy() {
             })
         });
         let stopping = StopWhenDropped(&stop);
-        // What comes while a table is copied passes by both: the ten have passed before anything is.
+        // Packets pass both tables during a copy: the ten have passed before it begins.
         agent.wait_for("a refusal", |_| agent.counts("few").1 > 0);
         let mut tables = 0;
         for nth in 0..reloads {

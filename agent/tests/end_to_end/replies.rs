@@ -27,7 +27,7 @@ fn nsenter(namespace: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What the client's kernel has counted of a protocol.
+/// The client kernel's counters of a protocol.
 fn counted(network: &Network, protocol: &str, name: &str) -> u64 {
     network.in_client(|| {
         let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
@@ -38,7 +38,7 @@ fn counted(network: &Network, protocol: &str, name: &str) -> u64 {
     })
 }
 
-/// What it has counted of IPv6.
+/// Its counters of IPv6.
 fn counted6(network: &Network, name: &str) -> u64 {
     network.in_client(|| {
         let text = std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap();

@@ -25,7 +25,7 @@ pub const TESTS: &[(&str, fn())] = tests![
     a_limit_for_a_device_whose_packets_another_charges_is_a_note,
 ];
 
-/// What takes bonds.
+/// Tests that require bonds.
 pub const WITH_BOND: &[(&str, fn())] = tests![a_limit_for_a_bond_is_on_what_its_members_receive,];
 
 /// A limit of five packets in an hour.
@@ -269,7 +269,7 @@ fn reloads_between_limits_for_some_and_for_all_pass_nothing_more_under_traffic()
                 });
             });
             let stop = StopWhenDropped(&done);
-            // What two policies charge while one takes over from the other counts for both only afterwards: with the burst
+            // Charges of two policies during the hand-over count for both only afterwards: with the burst
             // used up, neither passes anything.
             while sent.load(Ordering::Relaxed) < 1_000 {
                 thread::sleep(Duration::from_millis(1));
@@ -343,7 +343,7 @@ fn a_limit_for_a_device_whose_packets_another_charges_is_a_note() {
     let checked = network.command(&["check", "--json", config.to_str().unwrap()]);
     let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
     assert!(checked["warnings"].as_array().unwrap().contains(&json!(note)), "{checked}");
-    // What the note advises ends it.
+    // The note's advice ends it.
     let both = five("bridge", &format!("interfaces = [\"br0\", {INTERFACE:?}]"));
     network.config_on(&["br0", INTERFACE], "", &both);
     network.told(&["reload"]);

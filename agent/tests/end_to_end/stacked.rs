@@ -23,10 +23,10 @@ pub const TESTS: &[(&str, fn())] = tests![
     a_device_that_charges_for_another_is_let_go_of_once_that_does,
 ];
 
-/// What takes VLAN devices.
+/// Tests that require VLAN devices.
 pub const WITH_VLAN: &[(&str, fn())] = tests![a_vlan_and_its_device_charge_a_packet_once,];
 
-/// What takes bonds.
+/// Tests that require bonds.
 pub const WITH_BOND: &[(&str, fn())] = tests![a_bond_and_its_member_charge_a_packet_once,];
 
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 801\n";
@@ -86,7 +86,7 @@ fn a_bridge_and_its_port_charge_a_packet_once_by_traffic_control() {
 fn a_bridge_and_its_port_charge_what_is_sent_once() {
     let network = Network::new();
     add_bridge(&network);
-    // What the host sends of itself, such as multicast reports, is not UDP.
+    // The host's own packets, such as multicast reports, are not UDP.
     let limit = format!("{LIMIT}direction = \"egress\"\nprotocol = \"udp\"\n");
     let agent = network.start_on(&[BRIDGE, INTERFACE], "", &limit);
     let receiver = network.client_receiver("10.77.0.2:9000");
@@ -120,7 +120,7 @@ fn a_way_into_a_bridge_that_nothing_limits_is_named() {
     let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
     assert!(checked["warnings"].as_array().unwrap().contains(&json!(gap)), "{checked}");
     assert_eq!(checked["interfaces"][0]["enforced_by"], json!([INTERFACE]), "{checked}");
-    // What the note advises closes it.
+    // The note's advice closes it.
     network.config_on(&[BRIDGE, INTERFACE, "weir1"], "", LIMIT);
     network.told(&["reload"]);
     let (charging, covered) = placements(&agent);

@@ -98,7 +98,7 @@ impl Way {
                 let sockets = ports.map(|port| UdpSocket::bind((Ipv4Addr::from(SERVER), port)).unwrap());
                 work(&|nth, count| {
                     let to = (Ipv4Addr::new(10, 77, 0, self.keys[nth]), ports[nth]);
-                    // What is refused may be told to the sender.
+                    // The sender may get an error for refused packets.
                     (0..count).for_each(|_| drop(sockets[nth].send_to(&[0; 22], to)));
                 })
             });

@@ -32,7 +32,7 @@ pub const TESTS: &[(&str, fn())] = tests![
 pub const PANIC: &str = "WEIR_TEST_PANIC_IN_TERMINAL";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `main` does in such a process.
+/// The work of `main` in such a process.
 pub fn panic_in_terminal() -> ! {
     let _screen = weir::tui::Screen::take().unwrap();
     panic!("a panic that the test wants");
@@ -131,7 +131,7 @@ impl Terminal {
             let screen = shown.parser.screen();
             !screen.alternate_screen() && !screen.hide_cursor()
         };
-        // What it wrote last is on its way.
+        // Its last output is on its way.
         while !restored(&self.shown.lock().unwrap()) {
             assert!(Instant::now() < deadline, "the other screen or the cursor is not given back");
             thread::sleep(Duration::from_millis(30));

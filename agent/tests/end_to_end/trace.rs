@@ -75,7 +75,7 @@ impl Trace {
                 Err(RecvTimeoutError::Disconnected) => panic!("the trace ended: {:?}", trace.child.wait()),
             }
         }
-        // What those packets left that were sent before it was in effect, or are still on the way.
+        // Verdicts on packets that were sent before it was in effect, or are still on the way.
         while trace.lines.recv_timeout(Duration::from_millis(500)).is_ok() {}
         trace
     }

@@ -41,7 +41,7 @@ pub fn flood(network: &Network, frames: &[Vec<u8>], per_millisecond: usize, seco
 /// A burst large enough that a sender which the host holds up for a while loses no allowance by it.
 pub const WIDE_LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\nburst = 2000\n";
 
-/// What that limit passes in a time, by its definition.
+/// The packets that this limit passes in a time, by its definition.
 pub fn allowed(time: Duration) -> f64 {
     2_000.0 + 1_000.0 * time.as_secs_f64()
 }

@@ -70,7 +70,7 @@ fn a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds() {
         let output = network.command(arguments);
         assert!(!output.status.success() && said(&output).contains("agent confirm"), "{output:?}");
     }
-    // What is on trial is in effect, and nothing says otherwise.
+    // The config on trial is in effect, and every report says so.
     assert_eq!(agent.limit("packets")["burst"], 50);
     burst(&network, &[udp_from(7)], 80);
     assert_eq!(receiver.counts()[7], 50);

@@ -3,13 +3,14 @@
 mod load;
 mod proxy;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use proxy::{
     Client, Envoy, PROGRAM, Reply, WhenAway, generic, header, remote_address, route, route_of_filter, wait_for,
 };
 use serde_json::{Value, json};
 use testbed::application::Agent;
 use testbed::tests;
+use testbed::trials::{Test, trial};
 
 /// Far more than an answer takes, since these tests are about what it is.
 const TIMEOUT: &str = "10s";
@@ -55,7 +56,7 @@ rate = "2/h"
 "#;
 
 fn main() {
-    let tests: &[(&str, fn())] = tests![
+    let tests: &[Test] = tests![
         a_generic_key_has_the_limit_for_its_value,
         an_address_has_its_own_allowance_and_its_class,
         a_header_has_an_allowance_for_each_value,
@@ -69,20 +70,15 @@ fn main() {
     let obstacle = std::env::var_os(PROGRAM)
         .is_none()
         .then_some("it needs Envoy: run `cargo xtask integration`, which provides it");
-    let trial = |(name, test): &(&str, fn())| {
+    let trials = tests.iter().map(|test| {
         if let Some(reason) = obstacle {
-            eprintln!("skipped: {name}: {reason}");
+            eprintln!("skipped: {}: {reason}", test.0);
         }
-        let test = *test;
-        Trial::test(*name, move || {
-            test();
-            Ok(())
-        })
-        .with_ignored_flag(obstacle.is_some())
-    };
+        trial(test).with_ignored_flag(obstacle.is_some())
+    });
     // One after the other: the last one measures time.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit();
+    libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
 fn routes() -> Vec<Value> {

@@ -14,7 +14,7 @@ pub const PROGRAM: &str = "WEIR_ENVOY";
 /// For Envoy to start, or to see that the agent is there again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What becomes of requests whose limits were not answered.
+/// The verdict on requests without a reply from the rate limit service.
 #[derive(Clone, Copy)]
 pub enum WhenAway {
     Pass,
@@ -229,7 +229,7 @@ fn upstream() -> String {
 /// One connection of a client's.
 pub struct Client(BufReader<TcpStream>);
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,

@@ -99,7 +99,7 @@ impl Host {
         }
     }
 
-    /// What the agent said.
+    /// The agent's log.
     pub fn said(&self) -> String {
         fs::read_to_string(self.path("errors")).unwrap_or_default()
     }

@@ -205,7 +205,7 @@ const NETWORK_RATE: f64 = 5e6;
 
 fn assert_network_rate(bytes: f64, nanoseconds: f64, stalls: &Stalls) {
     let (rate, late) = (bytes * 1e9 / nanoseconds, late_share(stalls, nanoseconds));
-    // What waited while nobody read comes after it.
+    // Packets that waited meanwhile come after it.
     let allowed = (0.95 - late) * NETWORK_RATE..=(1.05 + late) * NETWORK_RATE;
     assert!(allowed.contains(&rate), "{rate:.0} bytes a second came through, late for {:.1} %", late * 100.0);
 }

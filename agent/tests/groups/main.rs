@@ -15,17 +15,15 @@ use std::time::{Duration, Instant};
 use ::host::load::HostLoad;
 use datapath::is_kernel_too_old;
 use host::{Host, Worker, cgroups_of, hierarchies};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use testbed::stalls::Stalls;
 use testbed::test;
-use testbed::trials::is_left_out;
+use testbed::trials::{Test, is_left_out, trial};
 
 /// Why a test cannot run here, if it cannot.
 type Obstacle = fn() -> Option<String>;
-/// A test's name and its function.
-type Test = (&'static str, fn());
 
 /// Tests of nanoseconds, with thousands of processes, and of CPU time that a process must get. `cargo xtask test` runs
 /// the others beside other programs.
@@ -92,16 +90,12 @@ fn main() {
     let trials = tests
         .iter()
         .filter(|((name, _), _)| !is_left_out(MEASURING.contains(name)))
-        .map(|((name, test), obstacle)| {
-            let (test, reason) = (*test, common.clone().or_else(obstacle));
+        .map(|(test, obstacle)| {
+            let reason = common.clone().or_else(obstacle);
             if let Some(reason) = &reason {
-                eprintln!("skipped: {name}: {reason}");
+                eprintln!("skipped: {}: {reason}", test.0);
             }
-            Trial::test(*name, move || {
-                test();
-                Ok(())
-            })
-            .with_ignored_flag(reason.is_some())
+            trial(test).with_ignored_flag(reason.is_some())
         })
         .collect();
     // One after the other: they measure CPU time and disks.
@@ -154,7 +148,7 @@ fn is_virtual() -> bool {
     std::env::var_os("WEIR_VM").is_some()
 }
 
-/// What cgroup v1 cannot do, and swap, which is no test's to turn on elsewhere.
+/// Memory limits that cgroup v1 lacks, and swap, which tests turn on in guests only.
 fn no_memory_v2() -> Option<String> {
     (!is_virtual()).then(|| "it needs memory under cgroup v2, and a disk to swap to: cargo xtask vm".to_owned())
 }
@@ -190,7 +184,7 @@ fn cpu_seconds(pid: u32) -> f64 {
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// What is idle can only be given where something is: others build and test on this machine.
+/// Idle CPU can only be granted where there is some: others build and test on this machine.
 fn busy_host() -> Option<String> {
     let mut load = HostLoad::new().ok()?;
     std::thread::sleep(Duration::from_secs(2));

@@ -1,4 +1,4 @@
-//! What the processes of a group connect to: never more than the limits, whatever they try and whoever is there; and
+//! Connections of a group's processes: never more than the limits, whatever they try and whoever listens; and
 //! what a group is billed for.
 
 use std::io::ErrorKind;
@@ -88,7 +88,7 @@ fn assert_scan(host: &Host, act: &str, burst: f64, rate: f64) {
     let spawned = Instant::now();
     worker.begin();
     let [passed, refused, nanoseconds] = three(&mut worker);
-    // What another worker left of the burst is unknown, and none of it is given twice.
+    // The rest of the burst is unknown, and none of it is granted twice.
     let most = burst + rate * (nanoseconds / 1e9) + 1.0;
     let least = rate * (nanoseconds / 1e9) * 0.9 - 2.0;
     assert!(passed <= most && passed >= least, "{act}: {passed} of at most {most} in {nanoseconds} ns");
@@ -142,7 +142,7 @@ pub fn a_scanner_never_exceeds_its_destinations() {
 
 pub fn a_connection_is_charged_to_all_of_its_limits_or_to_none() {
     let mut host = Host::new();
-    // What one of them refuses is not charged to the other.
+    // A connection that one of them refuses is not charged to the other.
     host.start("", "network = { connects = \"1000/s\", destinations = \"10/h\" }");
     let mut worker = host.spawn(&["scan", "tcp", "1000"]);
     worker.begin();
@@ -203,7 +203,7 @@ pub fn packets_that_a_group_sends_are_limited() {
     assert!(network["packets_refused"].as_u64().unwrap() > 100, "{network}");
 }
 
-/// What a connection of a process that is in no group costs with limits on a group, and of one that is.
+/// The cost of a connection beside a limited group, and in it.
 pub fn a_bystanders_connection_costs_a_microsecond_more_at_most() {
     let cost = |worker: &mut Worker| -> f64 {
         worker.begin();
@@ -228,7 +228,7 @@ pub fn a_bystanders_connection_costs_a_microsecond_more_at_most() {
     assert!(with <= before + 1_000.0, "a bystander's connection takes {with} ns instead of {before}");
 }
 
-/// What it costs to count a group's network, and to limit it.
+/// The cost of counting a group's network traffic, and of limiting it.
 pub fn counting_a_groups_network_costs_a_microsecond_a_packet_at_most() {
     let deliver = |worker: &mut Worker| -> f64 {
         worker.begin();
@@ -295,7 +295,7 @@ pub fn usage_is_right_over_restarts_and_kills_of_the_agent() {
     let (cpu, sent, _) = assert_billed(&host);
     assert!(cpu > 0.2 && sent > 29.0 * 100.0, "{cpu} {sent}");
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        // What it uses while nobody looks is billed, too.
+        // Usage between two looks is recorded, too.
         let mut worker = host.spawn(&["busy", "700"]);
         host.stop(signal);
         busy(&mut worker);

@@ -125,7 +125,7 @@ pub fn a_second_agent_evicts_no_source() {
 
 /// Sleeping processes, all of them the group's.
 pub const MANY: usize = 20_000;
-/// What the control socket has for a reply.
+/// A reply of the control socket.
 const REPLY: Duration = Duration::from_millis(50);
 /// An agent without optimizations takes about twice as much.
 const SHARE: f64 = if cfg!(debug_assertions) { 0.03 } else { 0.01 };
@@ -173,7 +173,7 @@ pub fn many_processes_are_no_load() {
     }
     let (used, seconds, started) =
         (crate::cpu_seconds(agent) - before, start.elapsed().as_secs_f64(), starts() - started);
-    // What others start on this host is looked at, too, and is no matter of how many processes sleep.
+    // Processes that others start on this host are examined, too, whatever the number of sleeping ones.
     let share = used / seconds - started * EACH_START / seconds;
     let figures = format!(
         "{MANY} processes: {:.2} % of a CPU beside {started} starts of others, slowest reply {slowest:?}, waits for a CPU included {slowest_in_all:?}",

@@ -1,4 +1,4 @@
-//! What a process does that a test puts in a group: this test program, under another name.
+//! The work of processes that tests put in groups: this test program, under another name.
 
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
@@ -163,7 +163,7 @@ fn receive(time: Duration) {
     println!("{bytes} {nanoseconds}");
 }
 
-/// What arrives in `time`, the first second left out: bytes and nanoseconds.
+/// Received bytes in `time`, without the first second, and nanoseconds.
 pub fn count(stream: &mut TcpStream, time: Duration) -> (u64, u128) {
     let mut buffer = vec![0; 64 * 1024];
     stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();

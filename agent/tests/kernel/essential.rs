@@ -9,7 +9,7 @@ use datapath::Entry;
 use super::{Pins, image, load};
 
 /// Each kind passes its burst and no more, and takes nothing from another.
-pub fn limits() {
+pub fn each_kind_of_essential_traffic_passes_its_burst() {
     let mut image = image("[[limit]]\nname = \"tcp\"\nprotocol = \"tcp\"\nrate = \"1/s\"\n");
     image.settings.given_clock = 1;
     let (essential, not_ip) = (image.settings.essential.burst, image.settings.not_ip.burst);

@@ -40,7 +40,7 @@ fn cut(address: u128, length: u32) -> u128 {
     address & u128::MAX.checked_shl(128 - length).unwrap_or(0)
 }
 
-pub fn verdicts() {
+pub fn the_merged_lists_decide_which_packets_are_refused() {
     let pins = Pins::new();
     let mut datapath = load(&image(&format!("{LIST}{LIMIT}")), &pins);
     // No map yet.
@@ -106,7 +106,7 @@ fn nanoseconds(datapath: &Datapath, sources: &[Vec<u8>], repeat: u32) -> f64 {
 }
 
 /// Prints what a million prefixes cost; asserts only what does not depend on the machine.
-pub fn million() {
+pub fn a_million_prefixes_of_a_list_load_and_cost_little() {
     let text: String = (0..1_000_000u32)
         .map(|nth| format!("{}\n", std::net::Ipv4Addr::from(nth.wrapping_mul(2_654_435_761))))
         .collect();

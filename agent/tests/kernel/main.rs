@@ -27,6 +27,8 @@ use datapath::compile::{Image, compile};
 use datapath::{Datapath, Entry, OBJECT, OwnAddresses, PinDirectory, is_kernel_too_old};
 use libtest_mimic::{Arguments, Trial};
 use testbed::memory::Memory;
+use testbed::tests;
+use testbed::trials::{Test, trial};
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -56,53 +58,37 @@ fn main() {
             Ok(())
         }));
     }
-    trials.push(Trial::test("two_cpus_that_meet_new_sources_at_once_pass_one_burst_each", || {
-        two_cpus::new_sources();
-        Ok(())
-    }));
-    trials.push(Trial::test("sixteen_rules_on_a_packet_load_and_seventeen_are_refused", || {
-        many_rules();
-        Ok(())
-    }));
-    let others: [(&str, fn()); 14] = [
-        ("each_kind_of_essential_traffic_passes_its_burst", essential::limits),
-        ("a_source_has_the_class_of_its_longest_prefix", prefixes::classes),
-        ("the_merged_lists_decide_which_packets_are_refused", lists::verdicts),
-        ("a_million_prefixes_of_a_list_load_and_cost_little", lists::million),
-        ("a_replay_comes_to_the_verdicts_and_counters_of_the_kernel", replay::verdicts),
-        ("a_replay_of_limits_for_some_sources_and_interfaces_does_so_too", replay::scoped),
-        ("a_refused_source_has_an_event_at_once_and_then_once_a_second", told_once_a_second),
-        ("two_cpus_that_refuse_one_source_at_once_report_it_once", two_cpus::told_by_one_cpu),
-        ("the_verifier_is_done_well_before_it_gives_up", budget),
-        ("answers_of_both_hooks_are_those_of_the_function", answers),
-        ("what_is_detached_limits_nothing_from_then_on", hooks::released),
-        ("an_elastic_limit_allows_more_with_spare_resources", elastic),
-        ("the_ordinary_object_has_no_log", trace::ordinary),
-        ("packets_that_are_shaped_leave_one_after_the_other", shape),
+    let others: &[Test] = tests![
+        two_cpus::two_cpus_that_meet_new_sources_at_once_pass_one_burst_each,
+        sixteen_rules_on_a_packet_load_and_seventeen_are_refused,
+        essential::each_kind_of_essential_traffic_passes_its_burst,
+        prefixes::a_source_has_the_class_of_its_longest_prefix,
+        lists::the_merged_lists_decide_which_packets_are_refused,
+        lists::a_million_prefixes_of_a_list_load_and_cost_little,
+        replay::a_replay_comes_to_the_verdicts_and_counters_of_the_kernel,
+        replay::a_replay_of_limits_for_some_sources_and_interfaces_does_so_too,
+        a_refused_source_has_an_event_at_once_and_then_once_a_second,
+        two_cpus::two_cpus_that_refuse_one_source_at_once_report_it_once,
+        the_verifier_is_done_well_before_it_gives_up,
+        answers_of_both_hooks_are_those_of_the_function,
+        hooks::what_is_detached_limits_nothing_from_then_on,
+        an_elastic_limit_allows_more_with_spare_resources,
+        trace::the_ordinary_object_has_no_log,
+        packets_that_are_shaped_leave_one_after_the_other,
     ];
-    trials.extend(others.map(|(name, test)| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-    }));
+    trials.extend(others.iter().map(trial));
     let no_trace = trace::obstacle();
     if let (None, Some(reason)) = (obstacle, &no_trace) {
         eprintln!("skipped: {reason}");
     }
-    let traces: [(&str, fn()); 4] = [
-        ("the_verifier_takes_every_program_of_a_trace_build", trace::verifier),
-        ("a_trace_has_the_verdicts_of_its_sources_and_what_decided", trace::verdicts),
-        ("a_trace_has_what_an_observed_limit_would_refuse", trace::observed),
-        ("a_traced_flood_is_logged_or_counted_as_lost_and_another_is_not_logged", trace::floods),
+    let traces: &[Test] = tests![
+        trace::the_verifier_takes_every_program_of_a_trace_build,
+        trace::a_trace_has_the_verdicts_of_its_sources_and_what_decided,
+        trace::a_trace_has_what_an_observed_limit_would_refuse,
+        trace::a_traced_flood_is_logged_or_counted_as_lost_and_another_is_not_logged,
     ];
-    let traces = traces.map(|(name, test)| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
-        .with_ignored_flag(obstacle.is_some() || no_trace.is_some())
-    });
+    let is_untraced = obstacle.is_some() || no_trace.is_some();
+    let traces = traces.iter().map(|test| trial(test).with_ignored_flag(is_untraced));
     let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(obstacle.is_some())).chain(traces).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -210,7 +196,7 @@ fn differential(algorithm: Algorithm) {
     assert!((10_000..90_000).contains(&passed), "{algorithm}: {passed} passed: too one-sided to tell anything");
 }
 
-fn many_rules() {
+fn sixteen_rules_on_a_packet_load_and_seventeen_are_refused() {
     let limits = |count: usize| -> String {
         (0..count)
             .map(|nth| {
@@ -241,7 +227,7 @@ fn answered(datapath: &Datapath, entry: Entry, frame: &[u8]) -> (u32, Vec<u8>) {
     (result.return_value, out)
 }
 
-fn answers() {
+fn answers_of_both_hooks_are_those_of_the_function() {
     const XDP_TX: u32 = 3;
     const TC_ACT_SHOT: u32 = 2;
     const TC_ACT_REDIRECT: u32 = 7;
@@ -328,7 +314,7 @@ fn answers() {
     assert_eq!(sent, 100);
 }
 
-fn elastic() {
+fn an_elastic_limit_allows_more_with_spare_resources() {
     let mut image =
         image("[[limit]]\nname = \"a\"\nrate = \"1/h\"\nburst = 10\nthrottle = { elastic = { up_to = 3.0 } }\n");
     image.settings.given_clock = 1;
@@ -346,7 +332,7 @@ fn elastic() {
     assert_eq!(over, 20);
 }
 
-fn told_once_a_second() {
+fn a_refused_source_has_an_event_at_once_and_then_once_a_second() {
     let mut image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
     image.settings.given_clock = 1;
     let pins = Pins::new();
@@ -393,7 +379,7 @@ impl Buffer {
     }
 }
 
-fn shape() {
+fn packets_that_are_shaped_leave_one_after_the_other() {
     const TC_ACT_UNSPEC: u32 = u32::MAX;
     const TC_ACT_SHOT: u32 = 2;
     let text = "[agent]\ninterfaces = [\"lo\"]\n\
@@ -431,10 +417,10 @@ fn shape() {
     assert_eq!(send(1_000_000_000), (TC_ACT_UNSPEC, 0, 7), "an empty queue makes nobody wait");
 }
 
-/// What the verifier may go through: it gives up at a million, and half of that is kept free for what is yet to come.
+/// The most instructions that the verifier may process: its own limit is a million, and half is reserved for later features.
 const BUDGET: u32 = 500_000;
 
-fn budget() {
+fn the_verifier_is_done_well_before_it_gives_up() {
     let plain = "[[limit]]\nname = \"a\"\nrate = \"1/s\"\n".to_owned();
     let rich = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
         [[limit]]\nname = \"a\"\nrate = \"1/s\"\nports = [53]\nthrottle = { elastic = { up_to = 2.0 } }\n\

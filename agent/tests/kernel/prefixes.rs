@@ -23,7 +23,7 @@ const UNLIMITED: u32 = CLASSES + 1;
 /// By (length, address): the class, none where the prefix is never limited.
 type Prefixes = BTreeMap<(u32, u128), Option<u32>>;
 
-pub fn classes() {
+pub fn a_source_has_the_class_of_its_longest_prefix() {
     for count in [1, 4, 40, 400, 3_000] {
         let mut sequence = Sequence(0x5eed + count);
         let prefixes: Prefixes = (0..count).map(|_| prefix(&mut sequence)).collect();
@@ -126,7 +126,7 @@ fn check(prefixes: &Prefixes, sequence: &mut Sequence) {
         assert_eq!(counted, expected, "{}", what());
         assert_eq!(verdict, if is_over { XDP_DROP } else { XDP_PASS }, "{}", what());
 
-        // What people are told of the address is found by the same function.
+        // The class in reports is found by the same function.
         let source = Address::from_ipv6(address.to_be_bytes());
         let entry = image.settings.prefixes.look_up(image.prefixes.as_slice(), source);
         assert_eq!((entry.class(), entry.has(PrefixEntry::NEVER_LIMIT)), (class, is_never_limited), "{}", what());
@@ -146,7 +146,7 @@ fn frame(address: u128, sequence: &mut Sequence) -> Vec<u8> {
     }
 }
 
-/// What is counted of each class, of the unlimited one and of what is never limited.
+/// The packets of each class, of the unlimited one and of exempt addresses.
 fn counted(datapath: &Datapath, image: &Image) -> Vec<u64> {
     let sources = datapath.sources().unwrap();
     let of_class = |class| {

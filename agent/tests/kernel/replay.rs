@@ -128,11 +128,11 @@ rate = "1/h"
 interfaces = ["weir*"]
 "#;
 
-pub fn verdicts() {
+pub fn a_replay_comes_to_the_verdicts_and_counters_of_the_kernel() {
     compare(POLICY, 1);
 }
 
-pub fn scoped() {
+pub fn a_replay_of_limits_for_some_sources_and_interfaces_does_so_too() {
     compare(&(POLICY.replace("[\"lo\"]", "[\"lo\", \"weir*\"]") + SCOPED), 4);
 }
 

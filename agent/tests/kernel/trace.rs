@@ -42,7 +42,7 @@ fn trace(datapath: &Datapath, sources: &[u32]) {
     datapath.trace().expect("a log").trace(TracedSources::of(addresses)).unwrap();
 }
 
-/// What was logged, of which nothing may be lost.
+/// The logged verdicts; none may be lost.
 fn logged(datapath: &Datapath) -> Vec<TraceRecord> {
     let (records, lost) = datapath.trace().unwrap().drain();
     assert_eq!(lost, 0);
@@ -50,7 +50,7 @@ fn logged(datapath: &Datapath) -> Vec<TraceRecord> {
 }
 
 /// The release object has no trace of it.
-pub fn ordinary() {
+pub fn the_ordinary_object_has_no_log() {
     let has = |name: &str| OBJECT.windows(name.len()).any(|window| window == name.as_bytes());
     assert!(has("SOURCES"), "names of maps are found");
     for name in ["AYA_LOG", "weir_trace", "TRACED"] {
@@ -63,7 +63,7 @@ pub fn ordinary() {
 }
 
 /// Every hook, with a policy of one limit and with one that uses all there is.
-pub fn verifier() {
+pub fn the_verifier_takes_every_program_of_a_trace_build() {
     const ALL: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
         [[limit]]\nname = \"a\"\nrate = \"1/s\"\nports = [53]\nthrottle = { elastic = { up_to = 2.0 } }\n\
         [[limit]]\nname = \"b\"\nrate = \"5/s\"\nalgorithm = \"sliding-window\"\nunit = \"requests\"\naction = \"reject\"\n\
@@ -81,7 +81,7 @@ pub fn verifier() {
     }
 }
 
-pub fn verdicts() {
+pub fn a_trace_has_the_verdicts_of_its_sources_and_what_decided() {
     let mut image = image(
         "[[class]]\nname = \"free\"\nsources = [\"10.0.0.9\"]\nunlimited = true\n\
          [[limit]]\nname = \"a\"\nrate = \"1/h\"\nburst = 2\n[[limit]]\nname = \"b\"\nrate = \"1/h\"\nburst = 3\n\
@@ -129,7 +129,7 @@ pub fn verdicts() {
 }
 
 /// A limit that only observes says what it would refuse.
-pub fn observed() {
+pub fn a_trace_has_what_an_observed_limit_would_refuse() {
     let pins = Pins::new();
     let image = image("[[limit]]\nname = \"a\"\nrate = \"1/h\"\nburst = 1\naction = \"observe\"\n");
     let mut datapath = load(&image, &pins);
@@ -149,7 +149,7 @@ pub fn observed() {
 }
 
 /// Every packet of a traced source is logged or counted as lost, and a flood of others fills no ring.
-pub fn floods() {
+pub fn a_traced_flood_is_logged_or_counted_as_lost_and_another_is_not_logged() {
     const PACKETS: u32 = 50_000;
     let pins = Pins::new();
     let datapath = load(&image("[[limit]]\nname = \"a\"\nrate = \"1/h\"\nburst = 1\n"), &pins);

@@ -63,7 +63,7 @@ pub fn hammer(algorithm: &str) {
     });
 }
 
-pub fn new_sources() {
+pub fn two_cpus_that_meet_new_sources_at_once_pass_one_burst_each() {
     // One packet a day, and a million sources that both CPUs meet at the same instant.
     let mut image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
     let sources = 1_000_000u32;
@@ -94,7 +94,7 @@ pub fn new_sources() {
     assert!(excused * 100 < u64::from(sources), "{excused} of {sources} found no room of their own");
 }
 
-pub fn told_by_one_cpu() {
+pub fn two_cpus_that_refuse_one_source_at_once_report_it_once() {
     let mut image = image("[[limit]]\nname = \"a\"\nrate = \"1/day\"\n");
     image.settings.given_clock = 1;
     let pins = Pins::new();

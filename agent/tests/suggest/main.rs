@@ -92,7 +92,7 @@ fn enforced(config: &str, mixture: &Mixture, capture: &Path) -> Refused {
     refused
 }
 
-/// What the config for one day refuses on that day and on another.
+/// The packets that the config for one day refuses on that day and on another.
 fn two_days(name: &str, seed: u64, make: impl Fn(&mut Random) -> Mixture) -> (Decision, String, [Refused; 2]) {
     let folder = tempfile::tempdir().unwrap();
     let days = [seed, seed + 10_000].map(|seed| {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use common::packet::build::Frame;
 
-/// What a capture spans, in seconds.
+/// A capture's length in seconds.
 pub const SPAN: f64 = 2_400.0;
 const START: u64 = 1_700_000_000;
 const HOST: [u8; 4] = [192, 0, 2, 1];

@@ -1,4 +1,4 @@
-//! What has to be so after a boot, before anybody logs in.
+//! The state after a boot, before anybody logs in.
 
 use std::fs;
 use std::path::Path;
@@ -36,10 +36,10 @@ const LATE: &str = "[Service]\nExecStart=/bin/sh -c 'sleep 20; ip link add late0
 const BILLED: &str = "\n[[group]]\nname = \"billed\"\nunit = \"billed.service\"\npids = 50\n";
 const WORK: &str = "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/bash -c 'sleep 5; for n in {1..50}; do echo x > \
     /dev/udp/127.0.0.1/9; done; for n in {1..200000}; do :; done; systemd-notify --ready --status=done; exec sleep 3600'\n";
-/// What was billed before the reboot.
+/// The usage that was recorded before the reboot.
 const BEFORE: &str = "/root/billed-before.json";
 
-/// What the next boot is to find.
+/// The file for the next boot.
 pub fn prepare() {
     install("weir.deb");
     configure(&format!("{}{BILLED}", limit(10).replace("\"weir0\"", "\"weir0\", \"late0\"")));
@@ -75,14 +75,14 @@ pub fn prepare() {
     fs::write(BEFORE, serde_json::to_vec(&bill).unwrap()).unwrap();
 }
 
-/// What the group has used on all days: seconds of CPU, bytes sent.
+/// The group's usage on all days: seconds of CPU, bytes sent.
 fn billed() -> [f64; 2] {
     let rows = json(&["usage", "--group", "billed"]);
     let sum = |name: &str| rows.as_array().unwrap().iter().map(|row| row[name].as_f64().unwrap()).sum();
     [sum("cpu_seconds"), sum("network_egress_bytes")]
 }
 
-/// What the group has used since this boot, by its cgroup.
+/// The group's usage since this boot, by its cgroup.
 fn counted() -> [f64; 2] {
     let group: Value = json(&["groups"])[0].clone();
     let number = |table: &str, name: &str| group[table][name].as_f64().unwrap_or_default();
@@ -96,7 +96,7 @@ fn work() -> [f64; 2] {
     within(Duration::from_secs(120), "the service is the group's", || {
         json(&["groups"])[0]["pids"].as_array().is_some_and(|pids| !pids.is_empty())
     });
-    // What it used before the agent's first look is not billed where the agent has just started. It looks every second.
+    // Usage before the agent's first look is not recorded where the agent has just started. It looks every second.
     std::thread::sleep(Duration::from_secs(3));
     let [early, _] = counted();
     within(Duration::from_secs(120), "the work is done", || {

@@ -19,7 +19,7 @@ pub const TESTS: &[Test] = tests![
     groups_have_their_disks_and_cpus_and_can_be_killed_with_the_units_capabilities,
     a_full_table_and_4096_clients_fit_the_units_limits,
 ];
-/// What an emulated agent that is built for debugging takes minutes for: it goes through a table of 16 million sources.
+/// Tests that take minutes with an emulated debug build: the agent reads a table of 16 million sources.
 pub const OPTIMIZED: &[Test] = tests![a_reload_that_exceeds_the_units_memory_is_refused_before_the_kernel_kills,];
 
 const PATIENCE: Duration = Duration::from_secs(180);

@@ -82,7 +82,7 @@ pub fn journal_cursor() -> String {
     said.trim_end().rsplit("cursor: ").next().unwrap_or_default().to_owned()
 }
 
-/// What was logged since, by systemd, the kernel and Weir.
+/// The journal since then, of systemd, the kernel and Weir.
 pub fn journal_since(cursor: &str) -> String {
     let after = format!("--after-cursor={cursor}");
     said(&try_run("journalctl", &["--no-pager", "--output=short-monotonic", "--lines=300", &after]))

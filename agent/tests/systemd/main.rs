@@ -16,8 +16,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-
-type Test = (&'static str, fn());
+use testbed::trials::Test;
 
 /// The tests of each boot, in their order.
 const BOOTS: [&[&[Test]]; 2] = [

@@ -82,7 +82,7 @@ pub(super) fn departure(charge: Charge, rule: &Rule, cost: u64) -> Ticks {
     }
 }
 
-/// What charging the rule would exchange, as things are.
+/// The exchange that charging the rule would make in the current state.
 #[inline(always)]
 pub(super) fn swap<H: Host>(host: &H, set: H::Set, rule: &Rule, slot: Slot, now: Ticks, cost: u64) -> Swap {
     let state = SlotState::new(host, set, slot, rule);

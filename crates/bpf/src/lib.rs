@@ -5,6 +5,7 @@ mod directory;
 pub mod link;
 pub mod objects;
 mod release;
+pub mod syscall;
 
 pub use directory::{DirectoryError, create_directory, open_directory};
 pub use release::{is_kernel_too_old, is_too_old, kernel_release};

@@ -6,9 +6,11 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use crate::syscall;
 
 // From `enum bpf_cmd` of Linux's uapi/linux/bpf.h.
 const BPF_OBJ_PIN: libc::c_long = 6;
@@ -133,10 +135,10 @@ impl Link {
     /// When the kernel or the driver refuses, or the hook is taken.
     pub fn create(program: BorrowedFd<'_>, interface: u32, target: Target) -> io::Result<Self> {
         let (attach_type, flags) = target.code();
-        let create = Create { program: program.as_raw_fd() as u32, interface, attach_type, flags, ..Create::default() };
-        let link = bpf(BPF_LINK_CREATE, &create)?;
-        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(link) }))
+        let program = program.as_raw_fd() as u32;
+        let mut create = Create { program, interface, attach_type, flags, ..Create::default() };
+        // SAFETY: plain integers, for a command that returns a descriptor.
+        unsafe { syscall::descriptor(BPF_LINK_CREATE, &mut create) }.map(Self)
     }
 
     /// The link's current state in the kernel.
@@ -155,7 +157,8 @@ impl Link {
     /// `ENOLINK` when it is detached already.
     pub fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         let (link, program) = (self.0.as_raw_fd() as u32, program.as_raw_fd() as u32);
-        bpf(BPF_LINK_UPDATE, &Update { link, program, ..Update::default() }).map(drop)
+        // SAFETY: plain integers.
+        unsafe { syscall::call(BPF_LINK_UPDATE, &mut Update { link, program, ..Update::default() }) }.map(drop)
     }
 
     /// Detaches its program at once (Linux 5.9).
@@ -164,7 +167,8 @@ impl Link {
     ///
     /// When the kernel refuses.
     pub fn detach(&self) -> io::Result<()> {
-        bpf(BPF_LINK_DETACH, &self.0.as_raw_fd()).map(drop)
+        // SAFETY: a plain integer.
+        unsafe { syscall::call(BPF_LINK_DETACH, &mut self.0.as_raw_fd()) }.map(drop)
     }
 
     /// Pins the link.
@@ -184,10 +188,9 @@ impl Link {
 /// When there is no such pin, or no permission.
 pub fn open(pin: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(pin.as_os_str().as_bytes())?;
-    let by_path = ByPath { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
-    let object = bpf(BPF_OBJ_GET, &by_path)?;
-    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(object) })
+    let mut by_path = ByPath { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
+    // SAFETY: the path is live and ends with a zero byte; the command returns a descriptor.
+    unsafe { syscall::descriptor(BPF_OBJ_GET, &mut by_path) }
 }
 
 /// Pins an object.
@@ -197,8 +200,9 @@ pub fn open(pin: &Path) -> io::Result<OwnedFd> {
 /// When the path is taken, or not on a BPF file system.
 pub fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let by_path = ByPath { pathname: path.as_ptr() as u64, bpf_fd: object.as_raw_fd() as u32, file_flags: 0 };
-    bpf(BPF_OBJ_PIN, &by_path).map(drop)
+    let mut by_path = ByPath { pathname: path.as_ptr() as u64, bpf_fd: object.as_raw_fd() as u32, file_flags: 0 };
+    // SAFETY: the path is live and ends with a zero byte.
+    unsafe { syscall::call(BPF_OBJ_PIN, &mut by_path) }.map(drop)
 }
 
 /// The ID of a program.
@@ -225,11 +229,8 @@ pub fn chain(interface: u32, target: Target) -> io::Result<Vec<u32>> {
         count: ids.len() as u32,
         ..Query::default()
     };
-    // SAFETY: the kernel writes into the attributes and the numbers, which are live and as long as given.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, &raw mut query, size_of::<Query>()) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: the numbers are live and as long as given.
+    unsafe { syscall::call(BPF_PROG_QUERY, &mut query)? };
     Ok(ids.into_iter().take(query.count as usize).filter(|id| *id != 0).collect())
 }
 
@@ -264,17 +265,9 @@ pub fn remove(pin: &Path) -> io::Result<()> {
 
 fn info<T: Copy + Default>(object: BorrowedFd<'_>) -> io::Result<T> {
     let mut info = T::default();
-    let by_fd =
+    let mut by_fd =
         InfoByFd { bpf_fd: object.as_raw_fd() as u32, info_len: size_of::<T>() as u32, info: (&raw mut info) as u64 };
-    bpf(BPF_OBJ_GET_INFO_BY_FD, &by_fd)?;
+    // SAFETY: `info` is live and as long as given; it consists of integers.
+    unsafe { syscall::call(BPF_OBJ_GET_INFO_BY_FD, &mut by_fd)? };
     Ok(info)
-}
-
-/// Makes the call `command` of bpf(2). `attributes` are plain integers, and all memory they point to is live.
-fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<i32> {
-    // SAFETY: the attributes are live and as long as given.
-    match unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attributes, size_of::<T>()) } {
-        result @ 0.. => Ok(result as i32),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

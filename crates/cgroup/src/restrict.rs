@@ -139,12 +139,10 @@ fn programs(directory: &Path) -> BTreeSet<u32> {
             count: ids.len() as u32,
             ..Query::default()
         };
-        // SAFETY: the attribute is a local of the given size, and `ids` has room for `count` numbers; the kernel keeps
-        // neither.
-        let result =
-            unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, &raw mut query, std::mem::size_of::<Query>()) };
+        // SAFETY: `ids` has room for `count` numbers.
+        let result = unsafe { bpf::syscall::call(BPF_PROG_QUERY, &mut query) };
         let found = (query.count as usize).min(ids.len());
-        if result == 0 {
+        if result.is_ok() {
             all.extend(ids.into_iter().take(found).filter(|id| *id != 0));
         }
     }

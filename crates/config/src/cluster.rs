@@ -41,7 +41,7 @@ pub struct Cluster {
     pub sync: Duration,
     /// The most busy keys that this host exchanges at a time, over all limits with `cluster = "keys"`.
     pub max_hot_keys: u64,
-    /// What this host enforces while the store is unavailable.
+    /// The limit of this host while the store is unavailable.
     pub when_store_is_down: WhenStoreIsDown,
 }
 

@@ -48,12 +48,6 @@ impl Prefix {
         self.0.addr().is_ipv6().then_some(Self(network))
     }
 
-    /// Whether it is shorter than `ipv4` bits, or `ipv6` bits for IPv6.
-    #[must_use]
-    pub fn is_wider_than(&self, ipv4: u8, ipv6: u8) -> bool {
-        self.0.prefix_len() < if self.0.addr().is_ipv4() { ipv4 } else { ipv6 }
-    }
-
     /// The text for people: a single address has no length.
     #[must_use]
     pub fn short(&self) -> String {

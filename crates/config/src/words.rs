@@ -44,7 +44,7 @@ words!(
     }
 );
 words!(
-    /// What happens to the limits when the agent ends.
+    /// The state of the limits after the agent ends.
     OnExit {
         /// Limits stay in effect.
         Keep = "keep",
@@ -120,7 +120,7 @@ words!(
     }
 );
 words!(
-    /// What happens to a new key while the table is full of busier ones.
+    /// The action on a new key while the table is full of busier ones.
     OnFull {
         /// Its packets pass.
         Pass = "pass",

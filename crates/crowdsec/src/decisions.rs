@@ -70,7 +70,7 @@ pub struct Ignored {
     pub excess: u64,
 }
 
-/// What a page changed.
+/// A page's changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     /// The prefixes whose effect changed.

@@ -33,7 +33,7 @@ pub struct StreamPage<'t> {
 pub struct Decision<'t> {
     #[serde(default)]
     pub id: u64,
-    /// What decided: `crowdsec`, `cscli`, `CAPI`, `lists`, or a program's name.
+    /// The origin: `crowdsec`, `cscli`, `CAPI`, `lists`, or a program's name.
     #[serde(borrow, default)]
     pub origin: Cow<'t, str>,
     #[serde(borrow, default)]

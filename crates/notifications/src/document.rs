@@ -11,7 +11,7 @@ use crate::batch::Batch;
 /// The most events that `text` lists.
 const LISTED: usize = 5;
 
-/// What a command reads from standard input and a webhook receives.
+/// The document on a command's standard input and in a webhook's body.
 #[derive(Debug, Serialize)]
 pub struct Document<'a> {
     /// The same in each attempt, so that a receiver can recognise a repetition.

@@ -1,4 +1,4 @@
-//! What is sent to one receiver and when: a pure state machine that is given the time.
+//! The queue of one receiver: a pure state machine that gets the time as an argument.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ impl Failure {
     }
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing until an event comes.
@@ -139,7 +139,7 @@ impl Outbox {
         is_first
     }
 
-    /// What is to be done at `now`; `time` is the same in seconds since 1970.
+    /// The step at `now`; `time` is the same in seconds since 1970.
     pub fn next(&mut self, now: Instant, time: f64) -> Step {
         if self.delivery.is_none() {
             let Some(since) = self.since else { return Step::Idle };

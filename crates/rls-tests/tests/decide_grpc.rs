@@ -111,7 +111,7 @@ fn a_source_in_a_descriptor_gives_its_class() {
     let response = client.ask("envoy", 4_000, &payer).unwrap();
     assert_eq!(codes(&response), (Code::Ok, vec![Code::Ok; 2]));
     assert!((1_000..1_010).contains(&response.statuses[0].limit_remaining));
-    // What is told of the limit is what the class has of it.
+    // The reported limit is that of the class.
     let limit = response.statuses[0].current_limit.as_ref().unwrap();
     assert_eq!((limit.requests_per_unit, limit.unit()), (3_000, Unit::Hour));
     let header = |name: &str| {

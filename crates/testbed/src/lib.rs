@@ -17,3 +17,5 @@ pub mod stalls;
 pub mod tcp;
 pub mod trials;
 pub mod wire;
+
+pub use program::agent;

@@ -76,7 +76,7 @@ impl Offload {
     }
 }
 
-/// What the kernel has counted of TCP in this thread's namespace.
+/// The kernel's TCP counters in this thread's namespace.
 pub fn counted(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));

@@ -1,5 +1,29 @@
 //! Tests under the names of their functions, for test programs with a harness of their own.
 
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+
+/// A test and the name of its function.
+pub type Test = (&'static str, fn());
+
+/// From here on, a test's time is printed: the slow ones are those that make the suite slow.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// A test for libtest-mimic, which fails if its function panics.
+#[must_use]
+pub fn trial(&(name, test): &Test) -> Trial {
+    Trial::test(name, move || {
+        let start = Instant::now();
+        test();
+        let took = start.elapsed();
+        if took >= SLOW {
+            eprintln!("slow: {name} took {:.0} s", took.as_secs_f64());
+        }
+        Ok(())
+    })
+}
+
 /// Whether `WEIR_MEASURING` leaves a test out: `only` takes those that measure the machine, `none` the others.
 #[must_use]
 pub fn is_left_out(is_measuring: bool) -> bool {
@@ -10,7 +34,7 @@ pub fn is_left_out(is_measuring: bool) -> bool {
     }
 }
 
-/// A test: its function and the function's name.
+/// A [`Test`](trials::Test).
 #[macro_export]
 macro_rules! test {
     ($test:ident) => {

@@ -25,16 +25,16 @@ pub struct Run {
     /// Rows of what the machine is.
     pub machine: Vec<Vec<String>>,
     pub figures: Figures,
-    /// What the benchmark of decisions printed.
+    /// The output of the benchmark of decisions.
     pub decisions: Option<String>,
-    /// What the measurement of an agent at rest printed.
+    /// The output of the measurement of an agent at rest.
     pub rest: Option<String>,
 }
 
 /// Rows of cells, of which the first is the head.
 type Rows = Vec<Vec<String>>;
 
-/// What the page's template is given.
+/// The context of the page's template.
 #[derive(Serialize)]
 struct Page<'r> {
     run: &'r Run,

@@ -10,7 +10,7 @@ use crate::tools::{self, Detail, Group};
 /// Find the eBPF toolchain and the system's tools, and provide what is missing.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What is to be done with them.
+    /// The action on them.
     #[arg(value_enum, default_value_t = Group::Test)]
     group: Group,
 }

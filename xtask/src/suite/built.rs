@@ -1,4 +1,4 @@
-//! What `cargo test --no-run` builds, as it says in JSON.
+//! The programs that `cargo test --no-run` builds, from its JSON.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,6 +1,6 @@
 //! Runs test programs at the same time: most of their tests wait, so that one alone leaves the CPUs idle.
 //!
-//! What programs print would be mixed up. Each one's output goes to a file and is shown whole when the program ends, and
+//! Each program's output goes to a file, so that outputs do not mix, and is shown whole when the program ends, and
 //! what failed once more at the end.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +24,7 @@ const LAST_LINES: usize = 40;
 
 /// A program to run.
 pub struct Job {
-    /// What it is called in what is printed; no other has this name.
+    /// Its name in the output; unique.
     pub name: String,
     pub command: Command,
     /// Whether it has the machine to itself, after all others.
@@ -65,7 +65,7 @@ impl Ended {
         }
     }
 
-    /// What says why it failed: from the list of failed tests on, or the last lines.
+    /// The reason of its failure: from the list of failed tests on, or the last lines.
     fn failure(&self) -> String {
         let lines: Vec<&str> = self.output.lines().collect();
         let list = lines.iter().position(|line| *line == "failures:");

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measured cases.
 
 use anyhow::{Context as _, Result};
 use common::packet::build::Frame;
@@ -67,7 +67,7 @@ impl Row {
 
 impl Cases<'_> {
     fn add(&mut self, by: &'static str, row: Row, subject: impl FnOnce() -> Result<Subject>) -> Result<()> {
-        // What the rest is compared with, or freed of, is always there.
+        // The cases that others are compared with, or that are subtracted, always run.
         let is_needed = by == DROP || row.name == "one limit, hot key";
         if is_needed || row.name.contains(self.only) {
             let subject = subject().with_context(|| format!("{} of {by}", row.name))?;

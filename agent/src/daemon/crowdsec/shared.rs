@@ -1,4 +1,4 @@
-//! What the bouncer's threads share.
+//! State that the bouncer's threads share.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -14,7 +14,7 @@ use host::StateDirectory;
 use crate::daemon::events::EventLog;
 use crate::daemon::packets::Packets;
 
-/// What the bouncer works with.
+/// The bouncer's environment.
 pub struct Parts {
     pub packets: Packets,
     pub events: Arc<EventLog>,
@@ -45,7 +45,7 @@ pub(super) struct State {
     pub notes: Vec<String>,
 }
 
-/// What the thread of decisions reports.
+/// The state of the decisions thread.
 #[derive(Default)]
 pub(super) struct Pulls {
     pub decisions: usize,
@@ -60,7 +60,7 @@ pub(super) struct Pulls {
     pub last_full: Option<Instant>,
 }
 
-/// What the thread of alerts reports.
+/// The state of the alerts thread.
 #[derive(Default)]
 pub(super) struct Sent {
     pub sent: u64,

@@ -72,7 +72,7 @@ struct Refusals {
     /// Since when refusals are many or, during an attack, few.
     since: Option<Instant>,
     attack: Option<Ongoing>,
-    /// What was refused and evaluated while refusals are many, until they are an attack.
+    /// Refused and evaluated packets since refusals rose, until they are an attack.
     rising: Evaluated,
     rising_peak: u64,
     sources: Sources,

@@ -1,4 +1,4 @@
-//! What the lists of a config come to, for `agent check`.
+//! The predicted size of a config's lists, for `agent check`.
 
 use config::human;
 use config::policy::{BanList, Config, ListSource};

@@ -30,7 +30,7 @@ pub(super) struct One {
     file: Option<Fingerprint>,
 }
 
-/// What a reading changed.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Nothing.

@@ -251,7 +251,7 @@ proptest! {
         prop_assert_eq!(bucket.merge(after(then, on_one), then, after(then, on_other), NOW), after(then, on_one + on_other));
     }
 
-    /// What is left of the new burst is the share that was left of the old one, to a unit, on any two scales.
+    /// The remaining share of the burst is kept, to a unit, on any two scales.
     #[test]
     fn a_bucket_keeps_its_share(old_rate in 1u64..100_000, old_burst in 1u64..10_000, new_rate in 1u64..100_000, new_burst in 1u64..10_000, used in 0.0f64..1.0, shift in 0u32..6) {
         let scales = (TickScale::FINEST, TickScale { left: TickScale::FINEST.left - shift, right: 0 });

@@ -28,7 +28,7 @@ pub struct AgentConfig {
     /// The hook of ingress limits.
     pub attach: Attach,
     pub mode: Mode,
-    /// What happens to the limits when the agent ends.
+    /// The state of the limits after the agent ends.
     pub on_exit: OnExit,
     /// The control socket's path.
     pub control: PathBuf,

@@ -20,11 +20,11 @@ pub struct Limit {
     pub ipv6_prefix: u8,
     pub unit: Unit,
     pub rates: RateSpec,
-    /// What happens above the limit.
+    /// The action above the limit.
     pub throttle: Throttle,
-    /// What happens to refused packets.
+    /// The action on refused packets.
     pub action: Action,
-    /// What happens to new keys while the table is full.
+    /// The action on new keys while the table is full.
     pub on_full: OnFull,
     /// When to ban a source.
     pub escalate: Option<Escalate>,
@@ -62,7 +62,7 @@ impl Limit {
     }
 }
 
-/// What happens above the limit.
+/// The action above the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Throttle {
     /// All packets above it are refused.
@@ -81,7 +81,7 @@ impl Throttle {
     }
 }
 
-/// What happens to refused packets.
+/// The action on refused packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The packet is dropped.

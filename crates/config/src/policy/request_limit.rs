@@ -52,7 +52,7 @@ impl std::fmt::Display for RequestUnit {
     }
 }
 
-/// What happens to a request above the limit.
+/// The action on a request above the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestEnforcement {
     /// It is refused.

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use aya::Pod;
+use bpf::syscall;
 
 /// Entries per call. The kernel returns whole buckets, several at once.
 const BATCH: usize = 4_096;
@@ -53,15 +54,12 @@ pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, m
             elem_flags: 0,
             flags: 0,
         };
-        // SAFETY: the attributes and the memory they point to are live: room for `count` keys and values, and for the
-        // cursor. Every bit pattern is a valid key and value.
-        let result =
-            unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_BATCH, &raw mut attributes, size_of::<Attributes>()) };
-        let error = io::Error::last_os_error();
-        let is_end = result != 0 && error.raw_os_error() == Some(libc::ENOENT);
-        if result != 0 && !is_end {
-            return Err(error);
-        }
+        // SAFETY: there is room for `count` keys and values, and for the cursor. Every bit pattern is a valid key and
+        // value.
+        let is_end = match unsafe { syscall::call(BPF_MAP_LOOKUP_BATCH, &mut attributes) } {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
+            result => result.is_err(),
+        };
         let count = (attributes.count as usize).min(BATCH).min(most - found.len());
         found.extend(keys.iter().copied().zip(values.iter().copied()).take(count));
         if is_end {
@@ -94,13 +92,8 @@ pub(crate) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, keys: &[K], values: &[
             elem_flags: 0,
             flags: 0,
         };
-        // SAFETY: the attributes and the memory they point to are live: `count` keys and values of the map's types, which
-        // the kernel only reads.
-        let result =
-            unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_BATCH, &raw mut attributes, size_of::<Attributes>()) };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        // SAFETY: `count` keys and values of the map's types are live; the kernel only reads them.
+        unsafe { syscall::call(BPF_MAP_UPDATE_BATCH, &mut attributes)? };
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! Ban lists: a map of search trees, which replaces the one in effect as a whole.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{ArrayOfMaps, Map, MapData};
+use bpf::syscall;
 use common::list::build::ListTrees;
 use common::list::{CHUNK_WORDS, Chunk, MOST_LISTS, refused_word};
 use common::prefix::Line;
@@ -84,16 +85,10 @@ fn btf() -> Vec<u8> {
 /// A file descriptor of [`btf`].
 fn load_btf() -> io::Result<OwnedFd> {
     let btf = btf();
-    let attributes =
+    let mut attributes =
         BtfAttributes { btf: btf.as_ptr() as u64, log: 0, size: btf.len() as u32, log_size: 0, log_level: 0, _pad: 0 };
-    // SAFETY: the attributes and the BTF they point to are live.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_BTF_LOAD, &raw const attributes, size_of::<BtfAttributes>()) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new file descriptor, which nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+    // SAFETY: the BTF is live and as long as given; the command returns a descriptor.
+    unsafe { syscall::descriptor(BPF_BTF_LOAD, &mut attributes) }
 }
 
 /// An array of chunks. `aya::maps::Array::create` provides no file descriptor to map into memory.
@@ -113,13 +108,8 @@ fn create_array(chunks: u32) -> io::Result<OwnedFd> {
         btf_key_type_id: INDEX_TYPE,
         btf_value_type_id: CHUNK_TYPE,
     };
-    // SAFETY: the attributes are live, and contain no pointers.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, &raw mut attributes, size_of::<Attributes>()) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new file descriptor, which nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+    // SAFETY: plain integers, for a command that returns a descriptor.
+    unsafe { syscall::descriptor(BPF_MAP_CREATE, &mut attributes) }
 }
 
 /// A map of ban lists.
@@ -188,13 +178,10 @@ struct Element {
 pub(crate) fn remove(lists: &Map) -> Result<(), LoadError> {
     let Map::ArrayOfMaps(outer) = lists else { return Err(LoadError::ForeignObject) };
     let key = 0u32;
-    let element = Element { map_fd: outer.fd().as_fd().as_raw_fd() as u32, _pad: 0, key: (&raw const key) as u64 };
-    // SAFETY: the attributes and the key they point to are live.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_DELETE_ELEM, &raw const element, size_of::<Element>()) };
-    let error = io::Error::last_os_error();
-    if result == 0 || error.raw_os_error() == Some(libc::ENOENT) {
-        Ok(())
-    } else {
-        Err(LoadError::Lists { bytes: 0, source: error })
+    let mut element = Element { map_fd: outer.fd().as_fd().as_raw_fd() as u32, _pad: 0, key: (&raw const key) as u64 };
+    // SAFETY: the key is live, and as long as this map's keys.
+    match unsafe { syscall::call(BPF_MAP_DELETE_ELEM, &mut element) } {
+        Err(source) if source.raw_os_error() != Some(libc::ENOENT) => Err(LoadError::Lists { bytes: 0, source }),
+        _ => Ok(()),
     }
 }

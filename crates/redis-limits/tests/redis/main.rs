@@ -191,7 +191,7 @@ fn a_store_that_is_away_is_an_error_in_time() {
     }
     server.go_on();
     for (algorithm, counter) in &mut all {
-        // What was asked meanwhile is carried out late, or not at all: never more often than it was asked.
+        // Requests during the pause are executed late or not at all, and never twice.
         let remaining = counter.fetch("alice").unwrap().remaining;
         assert!((1..=3).contains(&remaining), "{algorithm}: {remaining}");
     }

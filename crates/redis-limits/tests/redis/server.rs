@@ -64,7 +64,7 @@ impl Server {
         assert!(answers(&mut self.child, self.port), "it came not back");
     }
 
-    /// What it answers, in text.
+    /// Its reply as text.
     pub fn command(&self, words: &[&str]) -> redis::Value {
         let client = redis::Client::open(self.address()).unwrap();
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(10)).unwrap();

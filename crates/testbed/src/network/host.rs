@@ -1,4 +1,4 @@
-//! What this host supports.
+//! Features of this host.
 
 use std::process::Command;
 use std::time::Duration;

@@ -25,10 +25,12 @@ const LONGEST: [&str; 8] = ["end_to_end", "cluster", "groups", "kernel", "sugges
 /// Most of its tests wait for packets and clocks, so that more of them run at a time than there are CPUs.
 const WAITING: &str = "end_to_end";
 const WAITING_THREADS: &str = "4";
-/// Some of their tests measure what the machine does: they have it to themselves.
+/// Some of their tests measure the machine, and run alone.
 const MEASURING: [&str; 2] = [WAITING, "groups"];
 /// Which of these tests a program runs: `only` those that measure, or `none` of them.
 const MEASURING_VARIABLE: &str = "WEIR_MEASURING";
+/// Set for `--long`.
+const LONG_VARIABLE: &str = "WEIR_LONG";
 
 /// Set up, build, and run every test.
 #[derive(clap::Args)]
@@ -39,6 +41,9 @@ pub struct Arguments {
     /// How many test programs run at a time. On a machine that others use, 1 disturbs no test that measures time.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     programs: u8,
+    /// Also run the tests that measure the machine, each alone, and more rounds of tests with random numbers.
+    #[arg(long, conflicts_with = "cargo")]
+    long: bool,
     /// Passed on to `cargo test`, which then runs one program after the other. Without, programs run at the same time.
     #[arg(last = true)]
     cargo: Vec<OsString>,
@@ -61,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         command.env("WEIR_AGENT", &agent).env("WEIR_EBPF_OBJECT", &object).env("WEIR_TRACE_OBJECT", &trace_object);
     };
     let outcome = if arguments.cargo.is_empty() {
-        run_all(&workspace, arguments.programs.into(), &with_paths)
+        run_all(&workspace, arguments, &with_paths)
     } else {
         let mut tests = workspace.cargo();
         tests.args(["test", "--locked", "--no-fail-fast"]);
@@ -77,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Builds every test, then runs the programs at the same time.
-fn run_all(workspace: &Workspace, lanes: usize, with_paths: &dyn Fn(&mut Command)) -> Result<()> {
+fn run_all(workspace: &Workspace, arguments: &Arguments, with_paths: &dyn Fn(&mut Command)) -> Result<()> {
     let mut build = workspace.cargo();
     build.args(["test", "--locked"]).args(EVERY_PACKAGE);
     with_paths(&mut build);
@@ -88,7 +93,14 @@ fn run_all(workspace: &Workspace, lanes: usize, with_paths: &dyn Fn(&mut Command
     examples.args(["test", "--doc", "--locked", "--no-fail-fast"]).args(EVERY_PACKAGE);
     jobs.push(Job { name: "examples in comments".to_owned(), command: examples, is_alone: false });
     jobs.iter_mut().for_each(|job| with_paths(&mut job.command));
-    suite::run(jobs, lanes, &workspace.target.join("test-output"), &mut io::stdout().lock()).map(drop)
+    if arguments.long {
+        jobs.iter_mut().for_each(|job| _ = job.command.env(LONG_VARIABLE, "1"));
+    } else {
+        for job in jobs.extract_if(.., |job| job.is_alone) {
+            println!("skipped: {}: run `cargo xtask test --long`", job.name);
+        }
+    }
+    suite::run(jobs, arguments.programs.into(), &workspace.target.join("test-output"), &mut io::stdout().lock()).map(drop)
 }
 
 /// Runs a program as cargo does.

@@ -15,7 +15,8 @@ use super::source::{Content, Fingerprint};
 /// The pause after the first failure of a URL; it doubles with each further one, up to the list's interval.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A list.
+/// A list. Copies share the prefixes.
+#[derive(Clone)]
 pub(super) struct One {
     pub list: BanList,
     /// In order; what is in effect.

@@ -139,19 +139,23 @@ impl BanLists {
     /// Takes up the result of a request.
     pub(super) fn fetched(&self, list: &BanList, content: Result<Content, String>) {
         let _work = self.work();
-        let outcome = {
-            let mut set = self.set();
-            let is_it =
-                |one: &&mut One| one.is_fetching && one.list.name == list.name && one.list.source == list.source;
-            // It may have been removed or redefined meanwhile.
-            let Some(one) = set.lists.iter_mut().find(is_it) else { return };
-            one.is_fetching = false;
-            let outcome = one.take_up(content, &self.state);
-            self.report(one, &outcome);
-            outcome
-        };
+        let is_it = |one: &&One| one.is_fetching && one.list.name == list.name && one.list.source == list.source;
+        // It may have been removed or redefined meanwhile.
+        let Some(mut one) = self.set().lists.iter().find(is_it).cloned() else { return };
+        one.is_fetching = false;
+        let outcome = one.take_up(content, &self.state);
+        self.put(&one);
+        self.report(&one, &outcome);
         if outcome == Outcome::Updated {
             self.apply();
+        }
+    }
+
+    /// Replaces a list's state by one that was changed without the lock that `status` takes. Under `work`, nobody else
+    /// changes it.
+    fn put(&self, one: &One) {
+        if let Some(before) = self.set().lists.iter_mut().find(|before| before.list.name == one.list.name) {
+            before.clone_from(one);
         }
     }
 
@@ -159,12 +163,14 @@ impl BanLists {
     fn read_due(&self) -> bool {
         let mut is_changed = false;
         let now = Instant::now();
-        let mut set = self.set();
-        for one in set.lists.iter_mut().filter(|one| one.due <= now && !one.is_fetching) {
+        let is_due = |one: &&One| one.due <= now && !one.is_fetching;
+        let due: Vec<One> = self.set().lists.iter().filter(is_due).cloned().collect();
+        for mut one in due {
             match one.list.source.clone() {
                 ListSource::File(path) => {
                     let outcome = one.read(&path, &self.state);
-                    self.report(one, &outcome);
+                    self.put(&one);
+                    self.report(&one, &outcome);
                     is_changed |= outcome == Outcome::Updated;
                 }
                 ListSource::Url(url) => {
@@ -177,10 +183,14 @@ impl BanLists {
                         let _ = wake.send(Message::Fetched(list, content));
                     };
                     match thread::Builder::new().name("weir-list".to_owned()).spawn(fetch) {
-                        Ok(_) => one.is_fetching = true,
+                        Ok(_) => {
+                            one.is_fetching = true;
+                            self.put(&one);
+                        }
                         Err(error) => {
                             let outcome = one.take_up(Err(format!("starting a thread failed: {error}")), &self.state);
-                            self.report(one, &outcome);
+                            self.put(&one);
+                            self.report(&one, &outcome);
                         }
                     }
                 }

@@ -51,6 +51,6 @@ pub fn top(looks: Looks, count: Option<usize>, sort: Option<TopOrder>, options: 
         TopOrder::ThrottledRate => Sort::ThrottledRate,
         TopOrder::PassedRate => Sort::PassedRate,
     });
-    tui::run(options.client(), tui::Theme::of_environment(), sort)?;
+    tui::run(options.client(), (tui::Theme::of_environment(), tui::Glyphs::of_environment()), sort)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use config::prefix;
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+use super::history::{Flow, History};
 use crate::stats::{MOST_SOURCES, Sort, View, ViewQuery};
 
 /// The effect of a key.
@@ -45,20 +46,12 @@ pub enum Motion {
     Paused,
 }
 
-/// The current flow of a limit, in its units per second.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Flow {
-    /// Passed.
-    pub passed: f64,
-    /// Refused, or would have been refused.
-    pub throttled: f64,
-}
-
 /// The state of the view.
 #[derive(Debug, Default)]
 pub struct App {
     view: Option<View>,
     flows: HashMap<String, Flow>,
+    history: History,
     cpu: HashMap<String, f64>,
     sort: Sort,
     within: Option<String>,
@@ -125,6 +118,10 @@ impl App {
         self.cpu.clear();
         if let Some(before) = &self.view {
             let seconds = view.at_seconds - before.at_seconds;
+            if seconds < 0.0 {
+                // The host was started again.
+                self.history = History::default();
+            }
             if seconds > 0.0 {
                 let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
                 for limit in &view.limits {
@@ -140,6 +137,12 @@ impl App {
                     };
                     self.flows.insert(name.clone(), flow);
                 }
+                let (now, then) = (&view.status.totals, &before.status.totals);
+                let all = Flow {
+                    passed: rate(now.passed_packets, then.passed_packets),
+                    throttled: rate(now.throttled_packets, then.throttled_packets),
+                };
+                self.history.add(before.at_seconds, view.at_seconds, all, &self.flows);
                 for group in &view.groups {
                     let Some(old) = before.groups.iter().find(|old| old.name == group.name) else { continue };
                     let used = (group.cpu.usage_seconds - old.cpu.usage_seconds).max(0.0);
@@ -248,6 +251,12 @@ impl App {
     #[must_use]
     pub fn flow(&self, limit: &str) -> Option<Flow> {
         self.flows.get(limit).copied()
+    }
+
+    /// The flows of the last minute.
+    #[must_use]
+    pub const fn history(&self) -> &History {
+        &self.history
     }
 
     /// A group's CPU usage in percent of one CPU; `None` before the second document.

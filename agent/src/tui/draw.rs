@@ -9,6 +9,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 
 use super::app::{App, Motion, Typing};
+use super::history::Flow;
 use crate::stats::{LimitStatus, Sort, SourceLoad, View};
 
 /// Whether colours are used.
@@ -35,6 +36,35 @@ impl Theme {
     }
 }
 
+/// Which characters the terminal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glyphs {
+    /// Block elements: sparklines are drawn.
+    Blocks,
+    /// No sparklines.
+    Letters,
+}
+
+impl Glyphs {
+    /// By the locale's character set, and the terminal: the Linux console has few block elements.
+    #[must_use]
+    pub fn of_environment() -> Self {
+        Self::of(|name| std::env::var(name).ok())
+    }
+
+    pub(super) fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set).unwrap_or_default().to_ascii_lowercase();
+        let is_console = variable("TERM").is_some_and(|terminal| matches!(terminal.as_str(), "linux" | "dumb"));
+        let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
+        if is_utf8 && !is_console { Self::Blocks } else { Self::Letters }
+    }
+}
+
+/// The least height of a screen with a line of sparklines.
+const TALL: u16 = 16;
+/// The least width of a screen with sparklines of each limit.
+const WIDE: u16 = 130;
 /// The columns for the name of an attacked limit.
 const LONGEST_ATTACKED: usize = 24;
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -50,18 +80,20 @@ const HELP: &str = "\
  A source is known once it was refused, or has passed 64 packets.";
 
 /// Draws everything.
-pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme) {
+pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme, glyphs: Glyphs) {
     let area = frame.area();
     let Some(view) = app.view() else { return };
     // Sources get the remaining lines, at least half.
-    let room = usize::from(area.height.saturating_sub(4)) / 2;
+    let minute = u16::from(glyphs == Glyphs::Blocks && area.height >= TALL);
+    let room = usize::from(area.height.saturating_sub(4 + minute)) / 2;
     let groups = if view.groups.is_empty() { 0 } else { 1 + view.groups.len().min(room / 3) };
     let limits = if view.limits.is_empty() { 0 } else { 1 + view.limits.len().min(room.saturating_sub(groups + 1)) };
-    let heights = [2, limits as u16, groups as u16].map(Constraint::Length);
-    let [head, limits, groups, sources, foot] =
-        Layout::vertical([heights[0], heights[1], heights[2], Constraint::Min(2), Constraint::Length(1)]).areas(area);
+    let heights = [2, minute, limits as u16, groups as u16].map(Constraint::Length);
+    let [head, minute, limits, groups, sources, foot] =
+        Layout::vertical([&heights[..], &[Constraint::Min(2), Constraint::Length(1)]].concat()).areas(area);
     frame.render_widget(Paragraph::new(heading(app, view, theme)), head);
-    frame.render_widget(limit_table(app, view, limits, theme), limits);
+    frame.render_widget(last_minute(app, minute.width, theme), minute);
+    frame.render_widget(limit_table(app, view, limits, theme, glyphs), limits);
     frame.render_widget(group_table(app, view, usize::from(groups.height)), groups);
     frame.render_widget(source_table(app, view, sources.width, theme), sources);
     frame.render_widget(footing(app, theme), foot);
@@ -107,6 +139,23 @@ fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
     Text::from(vec![Line::from(first), second])
 }
 
+/// Sparklines of all packets, each with the highest rate of the minute.
+fn last_minute<'v>(app: &App, width: u16, theme: Theme) -> Paragraph<'v> {
+    // What is left of the line, for both.
+    const TEXTS: usize = "last 60 s  passed  <100000/s  throttled  <100000/s".len();
+    let cells = (usize::from(width).saturating_sub(TEXTS) / 2).min(60);
+    let all = app.history().all();
+    let part = |of: fn(&Flow) -> f64| {
+        let highest = all.highest(of);
+        format!("{} {:<8}", all.sparkline(cells, highest, of), format!("≤{}/s", compact(highest)))
+    };
+    let throttled: fn(&Flow) -> f64 = |flow| flow.throttled;
+    Paragraph::new(Line::from(vec![
+        Span::raw(format!("last 60 s  passed {}  throttled ", part(|flow| flow.passed))),
+        Span::styled(part(throttled), alarm(Some(all.highest(throttled)), theme)),
+    ]))
+}
+
 /// A table whose columns from `numbers` on are numbers.
 fn table<'r>(heading: &[&'static str], widths: &[u16], numbers: usize, rows: Vec<Vec<Cell<'r>>>) -> Table<'r> {
     let aligned = |nth: usize, text: &'static str| {
@@ -132,38 +181,61 @@ fn number<'r>(text: String) -> Cell<'r> {
 
 const LIMIT_WIDTHS: [u16; 6] = [14, 18, 7, 9, 11, 13];
 
-fn limit_table<'v>(app: &App, view: &'v View, area: Rect, theme: Theme) -> Table<'v> {
+fn limit_table<'v>(app: &App, view: &'v View, area: Rect, theme: Theme, glyphs: Glyphs) -> Table<'v> {
     let shown = usize::from(area.height).saturating_sub(1);
-    let name = first_width(area.width, &LIMIT_WIDTHS);
+    let mut widths = LIMIT_WIDTHS.to_vec();
+    let mut heading = vec!["LIMIT", "RATE", "KEYS", "PASSED/s", "THROTTLED/s", "LOAD"];
+    // Sparklines of a limit leave room for its name.
+    let cells = if glyphs == Glyphs::Blocks && area.width >= WIDE { ((area.width - 100) / 2).min(30) } else { 0 };
+    if cells > 0 {
+        widths.extend([cells; 2]);
+        heading.extend(["PASSED, 60 s", "THROTTLED, 60 s"]);
+    }
+    let name = first_width(area.width, &widths);
     let hidden = view.limits.len().saturating_sub(shown);
     let mut rows: Vec<Vec<Cell<'v>>> =
-        view.limits.iter().map(|limit| limit_row(app, view, limit, name, theme)).collect();
+        view.limits.iter().map(|limit| limit_row(app, view, limit, (name, cells), theme)).collect();
     if hidden > 0 && shown > 0 {
         // Limits with the most refusals come first.
         let mut order: Vec<usize> = (0..rows.len()).collect();
         let refused = |nth: &usize| app.flow(&view.limits[*nth].definition.name).unwrap_or_default().throttled;
         order.sort_by(|a, b| refused(b).total_cmp(&refused(a)));
         order.truncate(shown - 1);
-        rows = order.into_iter().map(|nth| limit_row(app, view, &view.limits[nth], name, theme)).collect();
+        rows = order.into_iter().map(|nth| limit_row(app, view, &view.limits[nth], (name, cells), theme)).collect();
         rows.push(vec![Cell::from(format!("and {} more", hidden + 1))]);
     }
-    table(&["LIMIT", "RATE", "KEYS", "PASSED/s", "THROTTLED/s", "LOAD"], &LIMIT_WIDTHS, 2, rows)
+    table(&heading, &widths, 2, rows)
 }
 
-fn limit_row<'v>(app: &App, view: &View, limit: &'v LimitStatus, name: usize, theme: Theme) -> Vec<Cell<'v>> {
+/// A row with `name` columns for the name, and `cells` for each sparkline.
+fn limit_row<'v>(
+    app: &App,
+    view: &View,
+    limit: &'v LimitStatus,
+    (name, cells): (usize, u16),
+    theme: Theme,
+) -> Vec<Cell<'v>> {
     let definition = &limit.definition;
     let flow = app.flow(&definition.name);
     let throttled = flow.map(|flow| flow.throttled);
     let allowed = view.allowed_per_second.get(&definition.name).map(|rate| rate * limit.keys.max(1) as f64);
     let load = flow.zip(allowed).filter(|(_, allowed)| *allowed > 0.0).map(|(flow, allowed)| flow.passed / allowed);
-    vec![
+    let mut row = vec![
         Cell::from(human::cut(&definition.name, name)),
         Cell::from(format!("{} {}", definition.rate, definition.unit)),
         number(compact(limit.keys as f64)),
         number(rate(flow.map(|flow| flow.passed))),
         number(rate(throttled)).style(alarm(throttled, theme)),
         number(load.map_or_else(|| "-".to_owned(), bar)),
-    ]
+    ];
+    if let Some(flows) = app.history().limit(&definition.name).filter(|_| cells > 0) {
+        let [passed, throttled]: [fn(&Flow) -> f64; 2] = [|flow| flow.passed, |flow| flow.throttled];
+        // One scale, so that both can be compared.
+        let highest = flows.highest(passed).max(flows.highest(throttled));
+        let spark = |of| number(flows.sparkline(cells.into(), highest, of));
+        row.extend([spark(passed), spark(throttled).style(alarm(Some(flows.highest(throttled)), theme))]);
+    }
+    row
 }
 
 fn group_table<'v>(app: &App, view: &'v View, height: usize) -> Table<'v> {

@@ -5,10 +5,11 @@
 
 mod app;
 mod draw;
+mod history;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use app::{App, Effect};
-pub use draw::{Theme, draw};
+pub use draw::{Glyphs, Theme, draw};
 pub use view::{Screen, run};

@@ -9,7 +9,7 @@ use ratatui::style::Color;
 use serde_json::json;
 
 use super::app::{Motion, Typing};
-use super::{App, Effect, Theme, draw};
+use super::{App, Effect, Glyphs, Theme, draw};
 use crate::stats::{Sort, View};
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -59,14 +59,18 @@ fn app(sources: usize) -> App {
     app
 }
 
-fn terminal(app: &App, width: u16, height: u16, theme: Theme) -> Terminal<TestBackend> {
+fn terminal(app: &App, width: u16, height: u16, theme: Theme, glyphs: Glyphs) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, app, theme)).unwrap();
+    terminal.draw(|frame| draw(frame, app, theme, glyphs)).unwrap();
     terminal
 }
 
 fn lines(app: &App, width: u16, height: u16) -> Vec<String> {
-    let terminal = terminal(app, width, height, Theme::Colour);
+    drawn(app, width, height, Glyphs::Letters)
+}
+
+fn drawn(app: &App, width: u16, height: u16, glyphs: Glyphs) -> Vec<String> {
+    let terminal = terminal(app, width, height, Theme::Colour, glyphs);
     let buffer = terminal.backend().buffer();
     let line = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
     (0..height).map(line).collect()
@@ -109,7 +113,8 @@ fn a_larger_screen_has_more_and_a_tiny_one_does_not_panic() {
     // The wide screen's room goes to sources, so that long prefixes are complete.
     assert!(large[8].starts_with("10.77.0.0 ") && large[8].ends_with("5.0M"));
     for (width, height) in [(1, 1), (10, 3), (20, 5), (79, 10), (300, 2)] {
-        terminal(&app, width, height, Theme::Plain);
+        terminal(&app, width, height, Theme::Plain, Glyphs::Letters);
+        terminal(&app, width, height, Theme::Plain, Glyphs::Blocks);
     }
 }
 
@@ -139,7 +144,7 @@ fn many_limits_leave_half_the_screen_to_sources_and_show_those_that_refuse() {
 #[test]
 fn without_colour_nothing_is_coloured_and_with_it_refusals_are_red() {
     let coloured = |theme| {
-        let terminal = terminal(&app(5), 80, 24, theme);
+        let terminal = terminal(&app(5), 80, 24, theme, Glyphs::Blocks);
         let cells = terminal.backend().buffer().content().to_vec();
         cells.iter().filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
     };
@@ -288,11 +293,16 @@ fn three_keys_quit() {
     assert_eq!(app.typed(control_c), Effect::Quit);
 }
 
-/// Long names, IPv6, many limits and would-be refusals, in one screen.
+/// Long names, IPv6, many limits, would-be refusals and a minute with an attack, in one screen.
 fn varied() -> App {
     let mut app = App::default();
-    for seconds in [1, 3] {
+    // Refusals a second of the attack's growing part, from the 36th second on.
+    let refused = |seconds: u64| (36..=seconds).map(|second| (second - 35) * 20).sum::<u64>();
+    for seconds in 1..=60 {
         let mut view = view(seconds, 60);
+        let wave: u64 = (1..=seconds).map(|second| 900 + second * second % 400).sum();
+        (view.limits[0].passed.packets, view.limits[0].throttled.packets) = (wave, refused(seconds));
+        (view.status.totals.passed_packets, view.status.totals.throttled_packets) = (wave, refused(seconds));
         let (limit, source) = (view.limits[0].clone(), view.sources[0].clone());
         for nth in 0..30 {
             let mut more = limit.clone();
@@ -312,6 +322,44 @@ fn varied() -> App {
     app
 }
 
+/// A line of all packets on any screen, and one for each limit on a wide one; nothing where they cannot be shown.
+#[test]
+fn sparklines_show_the_last_minute_where_the_terminal_can() {
+    let app = app(5);
+    let narrow = drawn(&app, 80, 24, Glyphs::Blocks);
+    // 2,000 in the two seconds of one document, in cells of 4 s.
+    assert_eq!(narrow[2], "last 60 s  passed               █ ≤1000/s   throttled               ▁ ≤0/s");
+    assert!(narrow[3].starts_with("LIMIT") && narrow[4].ends_with("50%"), "{narrow:#?}");
+    let wide = drawn(&app, 160, 24, Glyphs::Blocks);
+    assert!(wide[3].ends_with("PASSED, 60 s                THROTTLED, 60 s"), "{}", wide[3]);
+    // Half as many are throttled as pass: of the same scale, half as high.
+    assert!(wide[4].ends_with("█                              ▅"), "{}", wide[4]);
+    assert!(wide[5].ends_with("█                              ▁"), "{}", wide[5]);
+    let blocks = |lines: &[String]| lines.iter().any(|line| line.contains(|letter| ('▁'..='█').contains(&letter)));
+    assert!(!blocks(&drawn(&app, 80, 15, Glyphs::Blocks)), "a low screen has rows instead");
+    for width in [80, 160] {
+        assert!(!blocks(&lines(&app, width, 24)));
+        assert!(lines(&app, width, 24)[2].starts_with("LIMIT"));
+    }
+}
+
+#[test]
+fn only_terminals_of_utf8_with_all_block_elements_get_sparklines() {
+    for (variables, glyphs) in [
+        (&[("LANG", "en_GB.UTF-8")][..], Glyphs::Blocks),
+        (&[("LC_CTYPE", "C.utf8"), ("LANG", "C")], Glyphs::Blocks),
+        (&[("LC_ALL", "C"), ("LANG", "en_GB.UTF-8")], Glyphs::Letters),
+        (&[("LC_ALL", ""), ("LANG", "en_GB.UTF-8"), ("TERM", "xterm-256color")], Glyphs::Blocks),
+        (&[("LANG", "en_GB.UTF-8"), ("TERM", "linux")], Glyphs::Letters),
+        (&[("LANG", "de_DE.ISO-8859-1")], Glyphs::Letters),
+        (&[], Glyphs::Letters),
+    ] {
+        let value =
+            |name: &str| variables.iter().find(|(found, _)| *found == name).map(|(_, value)| (*value).to_owned());
+        assert_eq!(Glyphs::of(value), glyphs, "{variables:?}");
+    }
+}
+
 /// The pictures in docs/ match the rendering; `WEIR_PICTURES=write` updates them.
 #[test]
 fn pictures_in_the_documentation_are_what_is_drawn() {
@@ -322,7 +370,7 @@ fn pictures_in_the_documentation_are_what_is_drawn() {
     for (app, name, width, height) in
         [(varied(), "top-80x24", 80, 24), (varied(), "top-200x50", 200, 50), (none, "top-empty-80x24", 80, 24)]
     {
-        let shown = lines(&app, width, height);
+        let shown = drawn(&app, width, height, Glyphs::Blocks);
         assert!(shown.iter().all(|line| config::human::columns(line) <= usize::from(width)));
         let drawn = format!("{}\n", shown.join("\n"));
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/pictures/{name}.txt"));

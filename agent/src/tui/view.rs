@@ -14,7 +14,7 @@ use crossterm::event::{self, Event};
 use ratatui::DefaultTerminal;
 
 use super::app::{App, Effect};
-use super::draw::{Theme, draw};
+use super::draw::{Glyphs, Theme, draw};
 use crate::follower::{self, End, Watched};
 use crate::server::control::{Client, ClientError};
 use crate::stats::{Sort, View, ViewQuery};
@@ -56,7 +56,7 @@ type Answer = Result<View, ClientError>;
 /// # Errors
 ///
 /// When no agent replies, or the terminal cannot be used.
-pub fn run(client: Client, theme: Theme, sort: Sort) -> anyhow::Result<()> {
+pub fn run(client: Client, (theme, glyphs): (Theme, Glyphs), sort: Sort) -> anyhow::Result<()> {
     let mut app = App::sorted(sort);
     // The first query, before the screen is changed.
     app.arrived(Ok(client.ask(&Request::View { query: app.query() })?));
@@ -72,7 +72,7 @@ pub fn run(client: Client, theme: Theme, sort: Sort) -> anyhow::Result<()> {
         match effect {
             Effect::Quit => break,
             Effect::Redraw => {
-                screen.0.draw(|frame| draw(frame, &app, theme)).context("drawing")?;
+                screen.0.draw(|frame| draw(frame, &app, theme, glyphs)).context("drawing")?;
             }
             Effect::Nothing => {}
         }

@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod follower;
 pub mod log;
 pub mod manual;
+pub mod page;
 pub mod protect;
 pub mod replay;
 pub mod server;

@@ -396,3 +396,73 @@ fn limits_for_some_sources_and_interfaces_apply_as_in_the_kernel() {
     let (report, _) = folder.report(&["plain.pcap", "--interface", "eth0"]);
     assert_eq!(counts(&report), [(5, 25), (0, 0), (35, 0)], "{report}");
 }
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_page_has_the_report_and_the_text_stays() {
+    let folder = Folder::new();
+    folder.write("day.pcap", &pcap(&traffic()));
+    let without = folder.run(&["day.pcap"]);
+    let with = folder.run(&["day.pcap", "--html", "page.html"]);
+    assert_eq!((with.status.code(), text(&with.stdout)), (Some(0), text(&without.stdout)));
+    let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    for part in [
+        "<title>Replay of day.pcap</title>",
+        "<figcaption>packets</figcaption>",
+        "passed 488",
+        "refused 1,562 (76.20 %)",
+        "<td>10.0.1.1</td>",
+        "multiplier = 3",
+    ] {
+        assert!(page.contains(part), "no {part:?} in {page}");
+    }
+    // Standard output has the page instead of the text.
+    let printed = folder.run(&["day.pcap", "--html", "-"]);
+    assert_eq!((printed.status.code(), text(&printed.stdout)), (Some(0), page));
+    let names: Vec<_> = std::fs::read_dir(folder.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 3, "nothing else is left: {names:?}");
+}
+
+/// Names are not markup, and tables that a replay does not use are not shown.
+#[test]
+fn a_page_has_neither_markup_from_names_nor_secrets() {
+    let folder = Folder::new();
+    let limits = LIMITS
+        .replace("name = \"packets\"", "name = \"<script>alert(1)</script>\" # ]]> </pre><script>alert(2)</script>");
+    let secret = "[cluster]\nstore = \"redis://:classified@127.0.0.1\"\n";
+    folder.write("limits.toml", format!("{secret}{limits}").as_bytes());
+    folder.write("<img src=x onerror=alert(3)>.pcap", &pcap(&traffic()));
+    let output = folder.run(&["<img src=x onerror=alert(3)>.pcap", "--html", "page.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    assert_eq!((page.matches("<script>").count(), page.matches("<img").count()), (1, 0), "{page}");
+    for part in [
+        "&lt;script&gt;alert(1)",
+        "]]&gt; &lt;/pre&gt;&lt;script&gt;alert(2)",
+        "&lt;img src=x onerror=alert(3)&gt;.pcap",
+    ] {
+        assert!(page.contains(part), "no {part:?} in {page}");
+    }
+    assert!(!page.contains("classified") && !page.contains("redis://"), "{page}");
+}
+
+/// The table has room for a thousand sources; all others are refused, each as a source of its own.
+#[test]
+fn the_page_of_a_million_sources_is_small() {
+    let folder = Folder::new();
+    let config = "[agent]\ninterfaces = [\"lo\"]\nmax_sources = 1000\n\
+        [[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 1\non_full = \"throttle\"\n";
+    folder.write("limits.toml", config.as_bytes());
+    let packets: Vec<(u64, Vec<u8>)> =
+        (0..1_000_000u32).map(|nth| (u64::from(nth) * 10, udp((0x0a00_0000 + nth).to_be_bytes(), HOST))).collect();
+    folder.write("day.pcap", &pcap(&packets));
+    let output = folder.run(&["day.pcap", "--html", "page.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    assert!(page.contains("<dt>packets</dt><dd>1,000,000</dd>"), "{}", &page[..20_000.min(page.len())]);
+    println!("{} bytes", page.len());
+    assert!(page.len() < 100_000, "{} bytes", page.len());
+}

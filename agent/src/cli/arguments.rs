@@ -127,6 +127,9 @@ pub struct Replay {
     /// Another config to evaluate the same packets by
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
+    /// Also write a page with plots and tables, which needs no network; - prints it instead of the text
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Addresses of the host that the capture was taken on; may be repeated
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub local: Vec<IpNet>,
@@ -146,6 +149,9 @@ pub struct Suggest {
     /// Captures: pcap or pcapng, also compressed with gzip or zstd, merged by time; - reads standard input
     #[arg(value_name = "CAPTURE", required = true)]
     pub captures: Vec<PathBuf>,
+    /// Also write a page with plots and tables, which needs no network; - prints it instead of the text
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Addresses of the host that the capture was taken on; once for each prefix
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub local: Vec<IpNet>,

@@ -11,6 +11,7 @@ mod events;
 mod execute;
 mod exit;
 mod groups;
+mod html;
 mod options;
 mod package;
 mod print;

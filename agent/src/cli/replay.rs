@@ -1,14 +1,15 @@
 //! `agent replay`: what a config would have passed and refused of captured traffic.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
-use config::human;
 use config::policy::Config;
+use config::{excerpt, human};
 use datapath::compile::{Plan, plan};
 
 use super::exit::invalid;
+use super::html::{destination, is_instead};
 use super::print::Print;
 use super::progress::{advance, progress_bar};
 use super::table::{number, render};
@@ -16,22 +17,33 @@ use crate::cli::arguments::Replay;
 use crate::replay::capture::InterfaceNames;
 use crate::replay::{
     ComparisonReport, ConfigReport, DifferingSource, Evaluation, LimitReport, Local, Report, TableMemory,
-    replay as evaluate,
+    replay as evaluate, replay_page,
 };
 use crate::stats::Count;
 
+/// The tables of a config that a replay uses. Others may have secrets, and are not in its page.
+const REPLAYED: [&str; 3] = ["agent", "class", "limit"];
 /// Rows of the tables of sources.
 const SHOWN: usize = 10;
 
 pub fn replay(file: &Path, question: &Replay, print: Print) -> anyhow::Result<ExitCode> {
-    let files: Vec<&Path> = std::iter::once(file).chain(question.compare.as_deref()).collect();
+    let files: Vec<PathBuf> = std::iter::once(file.to_owned()).chain(question.compare.clone()).collect();
     let mut configs = Vec::new();
+    let mut texts = Vec::new();
     for file in &files {
         match compiled(file) {
-            Ok(compiled) => configs.push(compiled),
+            Ok((compiled, text)) => {
+                configs.push(compiled);
+                texts.push(excerpt(&text, &REPLAYED));
+            }
             Err(error) => return Ok(invalid(&error)),
         }
     }
+    let read: Vec<&PathBuf> = files.iter().chain(&question.captures).collect();
+    let page = match destination(question.html.as_deref(), &read, print)? {
+        Ok(page) => page,
+        Err(status) => return Ok(status),
+    };
     let mut memories: Vec<TableMemory> =
         configs.iter().map(|(_, plan)| TableMemory::new(&plan.ingress.settings)).collect();
     let mut evaluations: Vec<Evaluation<'_>> = configs
@@ -47,20 +59,27 @@ pub fn replay(file: &Path, question: &Replay, print: Print) -> anyhow::Result<Ex
     bar.finish_and_clear();
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let report = Report::of(&outcome, &evaluations, &names);
-    print.document(&report, print_tables)?;
+    if let Some(page) = &page {
+        page.write(&replay_page(&report, &texts))?;
+    }
+    if !is_instead(page.as_ref()) {
+        print.document(&report, print_tables)?;
+    }
     for error in report.captures.iter().filter_map(|capture| capture.error.as_ref()) {
         eprintln!("error: {error}");
     }
     Ok(if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn compiled(file: &Path) -> Result<(Config, Plan), String> {
-    let config = config::load(file).map_err(|error| error.to_string())?.config;
+/// A config and its text, which may be from a pipe: it is read once.
+fn compiled(file: &Path) -> Result<((Config, Plan), String), String> {
+    let text = config::read_text(file).map_err(|error| error.to_string())?;
+    let config = config::parse(file, &text).map_err(|error| error.to_string())?.config;
     if config.limits.is_empty() {
         return Err(format!("error: {}: no [[limit]] on packets, so there is nothing to replay", file.display()));
     }
     let plan = plan(&config).map_err(|error| format!("error: {}: {error}", file.display()))?;
-    Ok((config, plan))
+    Ok(((config, plan), text))
 }
 
 fn print_tables(report: &Report) {

@@ -4,17 +4,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::exit::usage;
+use super::html::{destination, is_instead};
 use super::print::Print;
 use super::progress::{advance, progress_bar};
 use crate::cli::arguments::Suggest;
 use crate::replay::capture::InterfaceNames;
 use crate::replay::{Local, Report};
 use crate::suggest::capture::{Summary, interfaces, refusals, summarise};
-use crate::suggest::{Decision, Refusal, SuggestError, SuggestReport, Traffic, decide, limits_toml};
+use crate::suggest::{
+    Decision, Refusal, SuggestError, SuggestReport, Traffic, decide, limit_plots, limits_toml, suggest_page,
+};
 
 pub fn suggest(question: &Suggest, print: Print) -> anyhow::Result<ExitCode> {
     let names = || InterfaceNames::with_unnamed(question.interface.as_deref());
     let local = Local::new(&question.local);
+    let read: Vec<&PathBuf> = question.captures.iter().collect();
+    let page = match destination(question.html.as_deref(), &read, print)? {
+        Ok(page) => page,
+        Err(status) => return Ok(status),
+    };
     let bar = progress_bar(&question.captures);
     let Summary { outcome, traffic, likely_local } =
         summarise(&question.captures, names(), &local, |progress| advance(&bar, progress));
@@ -37,10 +45,12 @@ pub fn suggest(question: &Suggest, print: Print) -> anyhow::Result<ExitCode> {
     }
     let mut report = SuggestReport::new(read.captures, &traffic, read.notes);
     let found = interfaces(&outcome.interfaces);
+    let mut plots = Vec::new();
     match decide(&traffic) {
         Ok(decision) => {
             let refusals = replayed(question, &traffic, &decision, &found, &local)?;
             let config = limits_toml(&traffic, &decision, &found, refusals.as_deref());
+            plots = limit_plots(&traffic, &decision, refusals.as_deref());
             report.decided(decision, config, refusals.as_deref());
         }
         Err(error) => {
@@ -52,7 +62,12 @@ pub fn suggest(question: &Suggest, print: Print) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    print.document(&report, |report| print!("{}", report.config.as_deref().unwrap_or_default()))?;
+    if let Some(page) = &page {
+        page.write(&suggest_page(&report, &plots))?;
+    }
+    if !is_instead(page.as_ref()) {
+        print.document(&report, |report| print!("{}", report.config.as_deref().unwrap_or_default()))?;
+    }
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -12,6 +12,7 @@ mod direction;
 mod evaluation;
 mod frame;
 mod notes;
+mod page;
 mod program;
 mod refused;
 mod report;
@@ -25,6 +26,8 @@ pub use comparison::Comparison;
 pub use direction::Local;
 pub use evaluation::{Evaluated, Evaluation, Tally};
 pub use frame::CapturedFrame;
+pub use page::replay_page;
+pub(crate) use page::{captured, captures};
 pub use program::{MemoryProgram, Verdict};
 pub use report::{
     CaptureReport, ClassReport, ComparisonReport, ConfigReport, DifferingSource, LimitReport, Report, SourceReport,

@@ -137,6 +137,7 @@ pub fn refusals(
             limit: limit.name.clone(),
             packets: counters.passed.packets + counters.throttled.packets,
             refused: counters.throttled.packets + counters.would_throttle.packets,
+            timeline: evaluation.timeline().document(nth),
         }
     };
     Ok(config.limits.iter().enumerate().map(refusal).collect())

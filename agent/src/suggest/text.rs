@@ -9,6 +9,7 @@ use super::classes::SuggestedClass;
 use super::decide::Decision;
 use super::limit::{SuggestedLimit, Together};
 use super::traffic::{Service, Traffic};
+use crate::replay::TimelineDocument;
 
 /// The width of comments.
 const WIDTH: usize = 110;
@@ -23,6 +24,9 @@ pub struct Refusal {
     pub packets: u64,
     /// Packets that it would refuse.
     pub refused: u64,
+    /// The same over time.
+    #[serde(skip)]
+    pub timeline: TimelineDocument,
 }
 
 /// Formats limits.toml: the decision on this traffic, for these interfaces, or for a placeholder without any.

@@ -13,6 +13,7 @@ pub mod crowdsec;
 mod decide;
 mod describe;
 pub mod escalate;
+mod excerpt;
 mod formula;
 mod functions;
 mod group;
@@ -44,6 +45,7 @@ pub mod units;
 mod words;
 
 pub use changes::{Change, Changes};
+pub use excerpt::excerpt;
 pub use formula::{Formula, FormulaError};
 pub use load::{ConfigError, Loaded, load, parse, paths, read_text};
 pub use policy::DEFAULT_SOCKET;

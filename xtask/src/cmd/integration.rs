@@ -34,7 +34,7 @@ struct Suite {
     provide: fn(&mut Apt) -> Result<PathBuf>,
 }
 
-const SUITES: [Suite; 5] = [
+const SUITES: [Suite; 6] = [
     Suite { target: "envoy", tests: "", variable: "WEIR_ENVOY", provide: |apt| ENVOY.ensure(apt) },
     Suite {
         target: "end_to_end",
@@ -48,6 +48,13 @@ const SUITES: [Suite; 5] = [
         tests: "recipe_ansible",
         variable: "WEIR_ANSIBLE",
         provide: |apt| ANSIBLE.ensure(apt),
+    },
+    Suite {
+        target: "browser",
+        tests: "",
+        variable: "WEIR_CHROMEDRIVER",
+        // Requires the package chromium.
+        provide: |apt| installed(apt, "chromium-driver", "chromedriver"),
     },
     Suite { target: "cluster", tests: "valkey_", variable: "WEIR_VALKEY", provide: valkey },
 ];

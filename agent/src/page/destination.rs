@@ -1,8 +1,8 @@
 //! The file of a page, which is replaced as a whole.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -50,7 +50,9 @@ impl Destination {
         }
         // Found now, and not when hours of packets have been read.
         match target(path).map_err(error)? {
-            Target::Replaced(target) => drop(Temporary::beside(&target).map_err(error)?),
+            Target::Replaced => drop(Temporary::beside(path).map_err(error)?),
+            // A pipe's reader would take this for the end.
+            Target::Written if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) => {}
             Target::Written => drop(OpenOptions::new().write(true).open(path).map_err(error)?),
         }
         Ok(Self::File(path.to_owned()))
@@ -60,7 +62,7 @@ impl Destination {
     ///
     /// # Errors
     ///
-    /// When that fails; an existing file is then unchanged.
+    /// When that fails; an existing regular file is then unchanged.
     pub fn write(&self, page: &str) -> Result<(), PageError> {
         match self {
             Self::Standard => {
@@ -76,36 +78,35 @@ impl Destination {
 /// How a path is written.
 enum Target {
     /// By a new file that is renamed to it: a regular file, or none.
-    Replaced(PathBuf),
-    /// As it is: a device or a pipe.
+    Replaced,
+    /// In place: a device, a pipe, or a symbolic link. The kernel decides whether a link may be followed
+    /// (`fs.protected_symlinks`).
     Written,
 }
 
 fn target(path: &Path) -> io::Result<Target> {
-    // A symbolic link stays, and the file behind it is replaced.
-    match fs::canonicalize(path) {
-        Ok(real) if real.metadata()?.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        Ok(real) if real.metadata()?.is_file() => Ok(Target::Replaced(real)),
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if found.is_file() => Ok(Target::Replaced),
         Ok(_) => Ok(Target::Written),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => {
-            Ok(Target::Replaced(path.to_owned()))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Target::Replaced),
         Err(error) => Err(error),
     }
 }
 
 fn replace(path: &Path, page: &str) -> io::Result<()> {
     match target(path)? {
-        Target::Written => OpenOptions::new().write(true).open(path)?.write_all(page.as_bytes()),
-        Target::Replaced(target) => {
-            let mut temporary = Temporary::beside(&target)?;
-            // Whoever could not read the old page cannot read the new one.
-            if let Ok(old) = target.metadata() {
-                temporary.file.set_permissions(old.permissions())?;
+        Target::Written => OpenOptions::new().write(true).truncate(true).open(path)?.write_all(page.as_bytes()),
+        Target::Replaced => {
+            let mut temporary = Temporary::beside(path)?;
+            // A file that others could not read stays so.
+            if let Ok(old) = path.symlink_metadata() {
+                let mode = temporary.file.metadata()?.mode() & old.mode();
+                temporary.file.set_permissions(Permissions::from_mode(mode))?;
             }
             temporary.file.write_all(page.as_bytes())?;
             temporary.file.sync_all()?;
-            fs::rename(&temporary.path, &target)
+            fs::rename(&temporary.path, path)
         }
     }
 }
@@ -144,8 +145,6 @@ impl Drop for Temporary {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -170,7 +169,7 @@ mod tests {
         Destination::new(&link, &[]).unwrap().write("third").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "third");
         assert!(link.symlink_metadata().unwrap().is_symlink());
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         Destination::new(&path, &[]).unwrap().write("fourth").unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         assert_eq!(names(folder.path()), ["link.html", "page.html"]);

@@ -147,8 +147,8 @@ fn of_limit(html: &mut Html, nth: usize, limit: &LimitRow, plots: &LimitPlots) {
     let basis = &limit.basis;
     let unit = limit.unit.name();
     let text = format!(
-        "{unit} of {}: {} with a burst of {}. {} of {} sources stay at or below {} in their busiest second. \
-         The limit allows {:.1} times the busiest of them; {} exceed it.",
+        "A limit on {unit} of {}: {} with a burst of {}. {} of {} sources stay at or below {} in their busiest second. \
+         The limit allows {:.1} times the busiest of them. Sources that exceed it: {}.",
         limit.service,
         limit.rate,
         number(limit.burst),
@@ -156,7 +156,7 @@ fn of_limit(html: &mut Html, nth: usize, limit: &LimitRow, plots: &LimitPlots) {
         number(basis.sources),
         number(basis.value),
         basis.margin,
-        sources_of(basis.exceeding)
+        number(basis.exceeding)
     );
     html.leaf("p", &[], &text);
     html.element("div", &[("class", "plots")], |html| {
@@ -239,10 +239,6 @@ fn others(html: &mut Html, report: &SuggestReport) {
         });
         table(html, "Without a limit: too few sources", &columns, rows);
     });
-}
-
-fn sources_of(count: u64) -> String {
-    if count == 1 { "1 source".to_owned() } else { format!("{} sources", number(count)) }
 }
 
 /// `99.9 %`.

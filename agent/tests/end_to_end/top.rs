@@ -62,7 +62,7 @@ impl Terminal {
             for end in [Command::stdin, Command::stdout, Command::stderr] {
                 end(command, Stdio::from(pair.slave.try_clone().unwrap()));
             }
-            command.env("TERM", "xterm-256color");
+            command.env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8");
             // SAFETY: both calls are async-signal-safe and touch no memory of the process that forks.
             unsafe {
                 command.pre_exec(|| {
@@ -187,7 +187,9 @@ fn watch(network: &Network) {
         let place = |source: &str| text.lines().position(|line| line.starts_with(source));
         let (greedy, polite) = (place("10.77.0.7 "), place("10.77.0.8 "));
         let limit = line(text, "packets ");
+        let minute = line(text, "last 60 s  passed ").and_then(|line| line.split_once("throttled"));
         is_refused(text)
+            && minute.is_some_and(|(passed, throttled)| passed.contains('█') && throttled.contains('█'))
             && greedy.is_some_and(|greedy| polite.is_some_and(|polite| greedy < polite))
             && text.starts_with("weir  enforce  weir0")
             && limit.is_some_and(|limit| limit.contains("1000/s packets") && limit.ends_with('%'))
@@ -230,8 +232,8 @@ fn the_live_view_ends_by_key_and_signal_and_gives_the_terminal_back() {
     for (nth, key) in ["\x1b", "\x03", ""].into_iter().enumerate() {
         let mut terminal = Terminal::new(|sit_down| {
             network.spawn(&["top"], |command| {
-                command.env("NO_COLOR", "1");
                 sit_down(command);
+                command.env("NO_COLOR", "1").env("LC_ALL", "C");
             })
         });
         terminal.wait("view", |text| text.contains("q quit"));
@@ -250,6 +252,7 @@ fn the_live_view_ends_by_key_and_signal_and_gives_the_terminal_back() {
         let shown = shown.lock().unwrap();
         let written = String::from_utf8_lossy(&shown.bytes);
         assert!(!written.contains("\x1b[38;") && !written.contains("\x1b[48;"), "NO_COLOR is not heeded");
+        assert!(!written.contains("last 60 s"), "the locale has no characters for it");
     }
 }
 

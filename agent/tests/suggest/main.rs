@@ -331,6 +331,34 @@ fn the_config_is_valid_and_a_replay_refuses_what_its_comments_say() {
 }
 
 #[test]
+fn a_page_has_each_limit_among_the_sources_and_over_time_and_the_text_stays() {
+    let folder = Folder::new();
+    folder.capture("day.pcap", small(&mut Random::new(7)));
+    let run = |html: &[&str]| {
+        let output =
+            folder.run(&[&["suggest", "--interface", "eth7", "--local", "192.0.2.1", "day.pcap"], html].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let config = run(&[]);
+    assert_eq!(run(&["--html", "page.html"]), config);
+    let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    let limits = config.matches("[[limit]]").count();
+    // 15 minutes have three of the windows.
+    assert_eq!(page.matches("<line class=\"limit\"").count(), 3 * limits, "{page}");
+    assert_eq!(page.matches("packets over time, in steps of 2 s</figcaption>").count(), limits, "{page}");
+    let escaped = config.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    assert!(page.contains(&escaped) && page.len() < 300_000, "{} bytes: {page}", page.len());
+    assert_eq!(run(&["--html", "-"]), page);
+    // Without limits, the page has the reason.
+    folder.capture("none.pcap", Mixture::default());
+    let output = folder.run(&["suggest", "--html", "page.html", "none.pcap"]);
+    assert_eq!(output.status.code(), Some(1));
+    let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    assert!(page.contains("role=\"alert\">no incoming packets") && !page.contains("class=\"limit\""), "{page}");
+}
+
+#[test]
 fn a_pipe_is_read_once_and_the_config_says_so() {
     let folder = Folder::new();
     let capture = folder.capture("day.pcap", small(&mut Random::new(8)));

@@ -422,6 +422,10 @@ fn a_page_has_the_report_and_the_text_stays() {
     // Standard output has the page instead of the text.
     let printed = folder.run(&["day.pcap", "--html", "-"]);
     assert_eq!((printed.status.code(), text(&printed.stdout)), (Some(0), page));
+    // A disk that is full at the end leaves the text.
+    let full = folder.run(&["day.pcap", "--html", "/dev/full"]);
+    assert_eq!((full.status.code(), text(&full.stdout)), (Some(1), text(&without.stdout)));
+    assert!(text(&full.stderr).contains("cannot write \"/dev/full\": No space left"), "{}", text(&full.stderr));
     let names: Vec<_> = std::fs::read_dir(folder.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 3, "nothing else is left: {names:?}");
 }

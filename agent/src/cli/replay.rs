@@ -59,15 +59,15 @@ pub fn replay(file: &Path, question: &Replay, print: Print) -> anyhow::Result<Ex
     bar.finish_and_clear();
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     let report = Report::of(&outcome, &evaluations, &names);
-    if let Some(page) = &page {
-        page.write(&replay_page(&report, &texts))?;
-    }
+    // A page that cannot be written leaves the text.
+    let written = page.as_ref().map_or(Ok(()), |page| page.write(&replay_page(&report, &texts)));
     if !is_instead(page.as_ref()) {
         print.document(&report, print_tables)?;
     }
     for error in report.captures.iter().filter_map(|capture| capture.error.as_ref()) {
         eprintln!("error: {error}");
     }
+    written?;
     Ok(if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

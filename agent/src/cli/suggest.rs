@@ -62,12 +62,12 @@ pub fn suggest(question: &Suggest, print: Print) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    if let Some(page) = &page {
-        page.write(&suggest_page(&report, &plots))?;
-    }
+    // A page that cannot be written leaves the text.
+    let written = page.as_ref().map_or(Ok(()), |page| page.write(&suggest_page(&report, &plots)));
     if !is_instead(page.as_ref()) {
         print.document(&report, |report| print!("{}", report.config.as_deref().unwrap_or_default()))?;
     }
+    written?;
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -5,9 +5,11 @@
 mod ban_reason;
 #[expect(clippy::print_stderr, clippy::print_stdout, reason = "verbs print")]
 pub mod cli;
+mod comments;
 pub mod daemon;
 pub mod doctor;
 pub mod follower;
+pub mod import;
 pub mod log;
 pub mod manual;
 pub mod page;

@@ -40,6 +40,8 @@ fn wrong_usage_ends_with_2_and_the_right_one() {
     tells(&["ban", "192.0.2.1", "--for", "10x"], 2, &["write seconds, or a time such as 10m"]);
     tells(&["ban", "300.0.0.1"], 2, &["neither an address nor a prefix", "nothing was banned"]);
     tells(&["completions", "tcsh"], 2, &["bash"]);
+    tells(&["import", "--from", "pf"], 2, &["possible values", "hashlimit"]);
+    tells(&["import", "/nowhere"], 2, &["reading /nowhere failed"]);
 }
 
 #[test]

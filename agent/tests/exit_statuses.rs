@@ -48,6 +48,14 @@ const ALONE: &[Row] = &[
     ("suggest --html {}/packets.toml {}/packets.toml", 2),
     ("suggest {}/missing.pcap", 1),
     ("suggest --local 300.0.0.0/8 {}/missing.pcap", 2),
+    // An empty standard input.
+    ("import", 2),
+    ("import {}/missing", 2),
+    ("import {}/limits.toml", 2),
+    ("import --from pf {}/rules", 2),
+    ("import {}/rules", 0),
+    ("import --from ipset {}/rules", 2),
+    ("import {}/forward", 1),
     ("status --log-level loud", 2),
     ("help", 0),
     ("help status", 0),
@@ -182,6 +190,8 @@ fn files(folder: &Path) {
         ("other-pins.toml", limits("pins = \"/sys/fs/bpf/weir-other\"", "")),
         ("other-metrics.toml", limits("metrics = \"127.0.0.1:1\"", "")),
         ("packets.toml", limits("interfaces = [\"lo\"]", on_packets)),
+        ("rules", "*filter\n-A INPUT -s 192.0.2.1 -j DROP\n".to_owned()),
+        ("forward", "*filter\n-A FORWARD -s 192.0.2.1 -j DROP\n".to_owned()),
         ("no-interface.toml", limits("interfaces = [\"weir-none0\"]", on_packets)),
     ] {
         std::fs::write(folder.join(name), text).unwrap();

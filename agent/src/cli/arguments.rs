@@ -9,6 +9,7 @@ use decide::Wait;
 use ipnet::IpNet;
 
 use super::suggestions;
+use crate::import::Format;
 use crate::log::{LogFormat, LogLevel};
 
 /// Weir: per-source rate limits in the kernel, and resource limits for process groups
@@ -158,6 +159,30 @@ pub struct Suggest {
     /// The interface of captures that do not name theirs, for the config
     #[arg(long, value_name = "NAME")]
     pub interface: Option<String>,
+}
+
+/// What to import.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Formats: nft -j list ruleset or list set, iptables-save and ip6tables-save, ipset save; fail2ban-client \
+    banned, get JAIL banip [--with-time] or status JAIL, and jail.local. Several files are imported together: iptables-save \
+    with ipset save.\n\n\
+    A printed limit refuses no more than its rule. What Weir cannot do is a comment, with the reason.\n\n\
+    Exit status: 0 done; 1 nothing was carried over, or a list was not written; 2 wrong usage, or unknown input."
+)]
+pub struct Import {
+    /// The output of a tool, or its file; without it, or with -, standard input
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The format of the input, if it is not detected
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub from: Option<Format>,
+    /// Write the sets of refused addresses into this directory, one file a ban list
+    #[arg(long, value_name = "DIRECTORY")]
+    pub lists: Option<PathBuf>,
+    /// An interface for the config, beside those that rules name; may be repeated
+    #[arg(long = "interface", value_name = "NAME")]
+    pub interfaces: Vec<String>,
 }
 
 /// A prefix, or a single address.
@@ -351,6 +376,8 @@ pub enum Command {
     Replay(Replay),
     /// Suggest limits for captured traffic: print a limits.toml in observe mode, with the reason for each limit
     Suggest(Suggest),
+    /// Print a limits.toml for rules of nftables, iptables, ipset or fail2ban, with what it cannot do as comments
+    Import(Import),
     /// Remove from the kernel what a stopped agent left in effect
     Detach(ConfigFile),
     /// Report what this host supports and how to fix what is missing; exits with 1 if the config requires it

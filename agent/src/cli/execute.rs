@@ -6,7 +6,7 @@ use api::request::Request;
 
 use super::exit::usage;
 use super::{
-    ask, ban, check, decide, detach, doctor, events, groups, package, reload, replay, run, suggest, top, trace,
+    ask, ban, check, decide, detach, doctor, events, groups, import, package, reload, replay, run, suggest, top, trace,
 };
 use crate::cli::arguments::{Cli, Command, ConfigFile, Options};
 
@@ -64,6 +64,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Revert => reload::revert(options),
         Command::Replay(question) => replay::replay(&config, &question, options.json.into()),
         Command::Suggest(question) => suggest::suggest(&question, options.json.into()),
+        Command::Import(question) => import::import(&question, options.json.into()),
         Command::Detach(_) => detach::detach(named),
         Command::Doctor(_) => doctor::doctor(named, options.json.into()),
         Command::Completions { shell } => package::completions(shell),

@@ -12,6 +12,7 @@ mod execute;
 mod exit;
 mod groups;
 mod html;
+mod import;
 mod options;
 mod package;
 mod print;

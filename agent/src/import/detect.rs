@@ -1,32 +1,7 @@
 //! Which format a text has.
 
-use std::fmt;
-
-use super::{ImportError, prefixes};
-
-/// What an input is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// JSON of nft -j list ruleset
-    Nftables,
-    /// The output of ipset save
-    Ipset,
-    /// Output of fail2ban-client (banned, get JAIL banip, status JAIL), or jail.local
-    Fail2ban,
-    /// The output of iptables-save or ip6tables-save
-    Hashlimit,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Nftables => "nftables",
-            Self::Ipset => "ipset",
-            Self::Fail2ban => "fail2ban",
-            Self::Hashlimit => "iptables",
-        })
-    }
-}
+use super::document::{Format, ImportError};
+use super::prefixes;
 
 /// Detects the format by the first line that is no comment.
 pub fn format(name: &str, text: &str) -> Result<Format, ImportError> {

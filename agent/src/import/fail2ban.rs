@@ -6,7 +6,7 @@ use config::human;
 
 use super::found::Found;
 use super::limit::jail_limit;
-use super::output::quoted;
+use super::names::quoted;
 use super::prefixes;
 use super::rule::Set;
 
@@ -41,6 +41,8 @@ pub fn parse_bans(text: &str, sets: &mut BTreeMap<String, Set>) -> u64 {
 }
 
 fn set_of<'s>(jail: &str, sets: &'s mut BTreeMap<String, Set>) -> &'s mut Set {
+    let is_known = sets.len() < MOST_JAILS || sets.contains_key(&format!("jail {jail}"));
+    let jail = if is_known { jail } else { "fail2ban" };
     sets.entry(format!("jail {jail}")).or_insert_with(|| Set {
         name: jail.to_owned(),
         origin: if jail == "fail2ban" { "the list of fail2ban".to_owned() } else { format!("jail {jail}") },

@@ -12,6 +12,8 @@ const MOST_INLINE: usize = 1_000;
 /// The most rules that are named, for each reason why they are not carried over; the most reasons.
 const NAMED: usize = 50;
 const MOST_REASONS: usize = 200;
+/// The most rules that a list is named after.
+const MOST_ORIGINS: usize = 5;
 /// The most limits, those that are comments included.
 pub const MOST_LIMITS: usize = 200;
 const FURTHER_REASONS: &str = "other reasons";
@@ -25,6 +27,8 @@ pub struct Found {
     pub exempt: BTreeSet<IpNet>,
     /// Where exempt prefixes come from.
     pub exempt_origins: Vec<String>,
+    /// Those that are not named.
+    pub exempt_further: u64,
     /// Rules by the reason why they are not carried over.
     pub left_out: BTreeMap<String, LeftOut>,
     /// Further comments, each with lines of a config that would refuse more than the rule.
@@ -129,7 +133,7 @@ impl Found {
         }
         self.ban_prefixes(&set.name, &set.prefixes, origin, more);
         if !set.exceptions.is_empty() {
-            self.exempt_origins.push(format!("exceptions (nomatch) of {}", set.origin));
+            self.exempt_origin(format!("exceptions (nomatch) of {}", set.origin));
             self.exempt.extend(&set.exceptions);
         }
     }
@@ -152,7 +156,7 @@ impl Found {
         }
         let bans = self.bans.entry((name.to_owned(), more)).or_default();
         bans.prefixes.extend(narrow);
-        if bans.origins.len() < 5 { bans.origins.push(origin.to_owned()) } else { bans.further += 1 }
+        if bans.origins.len() < MOST_ORIGINS { bans.origins.push(origin.to_owned()) } else { bans.further += 1 }
     }
 
     /// Exempts sources; `false` if they are too many, or unknown.
@@ -168,8 +172,16 @@ impl Found {
             return false;
         }
         self.exempt.extend(prefixes);
-        self.exempt_origins.push(origin.to_owned());
+        self.exempt_origin(origin.to_owned());
         true
+    }
+
+    fn exempt_origin(&mut self, origin: String) {
+        if self.exempt_origins.len() < MOST_ORIGINS {
+            self.exempt_origins.push(origin)
+        } else {
+            self.exempt_further += 1
+        }
     }
 
     /// The prefixes that a limit applies to.
@@ -235,7 +247,8 @@ impl Found {
     /// Adds exempt sources, comments and offers of another import.
     pub fn append(&mut self, other: Self) {
         self.exempt.extend(other.exempt);
-        self.exempt_origins.extend(other.exempt_origins);
+        other.exempt_origins.into_iter().for_each(|origin| self.exempt_origin(origin));
+        self.exempt_further += other.exempt_further;
         self.offers.extend(other.offers);
         for (why, left_out) in other.left_out {
             let all = self.left_out.entry(why).or_default();

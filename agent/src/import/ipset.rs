@@ -15,6 +15,9 @@ pub fn parse(text: &str, ruleset: &mut Ruleset) -> u64 {
             ("create" | "-N", Some(kind)) => {
                 let set = create(&name, kind, words);
                 ruleset.sets.insert(set_key(&name), set);
+                if ruleset.is_too_large() {
+                    break;
+                }
             }
             ("add" | "-A", Some(element)) => match ruleset.sets.get_mut(&set_key(&name)) {
                 Some(set) => add(set, element, words),

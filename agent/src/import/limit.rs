@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::found::{Action, FoundLimit};
-use super::output::{quoted_list, unique};
+use super::names::{quoted_list, unique};
 use super::prefixes::short;
 use super::rates::{Allowed, allowed};
 use super::rule::{Conditions, Family, Key, Protocol, Unit};

@@ -7,40 +7,15 @@ use config::human::number;
 use config::policy::{DEFAULT_SOURCES, MOST_SOURCES};
 use ipnet::IpNet;
 
+use super::document::{Import, ListFile, Options};
 use super::found::{Found, FoundBans, LeftOut};
 use super::limit::limit_toml;
+use super::names::{quoted, quoted_list, unique};
 use super::prefixes::short;
-use super::{Import, ListFile, Options};
 use crate::comments::comment;
 
-/// Characters of a rule that a comment quotes.
-const QUOTED: usize = 200;
 /// The most ban lists of a config.
 const MOST_LISTS: usize = config::ban_list::MOST_LISTS;
-
-/// A text for a comment: without control characters, and not long.
-pub fn quoted(text: &str) -> String {
-    let mut short: String = text.chars().take(QUOTED).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(QUOTED).is_some() {
-        short.push('…');
-    }
-    short
-}
-
-/// A name for limits.toml and a file that is in no other place, from a name of the rule's.
-pub fn unique(name: &str, names: &mut BTreeSet<String>) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-    let name: String = name.chars().take(48).map(plain).collect();
-    let name = name.trim_matches(['-', '.']).to_owned();
-    let name = if name.is_empty() { "imported".to_owned() } else { name };
-    let mut free = name.clone();
-    let mut nth = 2;
-    while !names.insert(free.clone()) {
-        free = format!("{name}-{nth}");
-        nth += 1;
-    }
-    free
-}
 
 /// Lines as comments, which take effect once their # is removed.
 fn commented(out: &mut String, lines: &str) {
@@ -139,24 +114,19 @@ fn head(out: &mut String, found: &Found, (limits, lists): (usize, usize), interf
         *out += "interfaces = [\"eth0\"]   # the rules name none: write the host's interfaces\n";
     } else {
         let names: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
-        *out += &format!("interfaces = [{}]\n", names.join(", "));
+        *out += &format!("interfaces = [{}]   # add the host's others\n", names.join(", "));
     }
     if limits + lists == 0 {
         *out += "allow_empty = true\n";
     }
     if !found.exempt.is_empty() {
-        let mut origins: Vec<String> = found.exempt_origins.iter().take(5).map(|origin| quoted(origin)).collect();
-        if found.exempt_origins.len() > origins.len() {
-            origins.push(format!("{} more", found.exempt_origins.len() - origins.len()));
+        let mut origins: Vec<String> = found.exempt_origins.iter().map(|origin| quoted(origin)).collect();
+        if found.exempt_further > 0 {
+            origins.push(format!("{} more", number(found.exempt_further)));
         }
         comment(out, &format!("Exempt from every limit and ban: {}", origins.join("; ")));
         *out += &format!("never_limit = [{}]\n", quoted_list(found.exempt.iter().map(short)));
     }
-}
-
-/// Texts as elements of a TOML list.
-pub fn quoted_list(texts: impl Iterator<Item = String>) -> String {
-    texts.map(|text| format!("\"{text}\"")).collect::<Vec<_>>().join(", ")
 }
 
 fn ban_list(out: &mut String, name: &str, bans: &FoundBans, more: Option<&str>, options: &Options) {

@@ -17,6 +17,9 @@ pub fn allowed(limit: &Limit, protocol: Option<Protocol>) -> Option<Allowed> {
     let mut count = u128::from(limit.count);
     let mut milliseconds = u128::from(limit.seconds) * 1000;
     let (rule_rate, rule_burst) = (rate(count, milliseconds, limit.unit)?, size(burst, limit.unit)?);
+    if limit.is_rounded_up {
+        notes.push("The kernel rounds the rule's rate: it is one more here.".to_owned());
+    }
     match limit.forgets {
         // A source may pause for this long, and then have the burst again: the burst in this time is another rate.
         Some(Forgets::Idle(time)) if time > 0 && burst * milliseconds > count * u128::from(time) => {

@@ -11,6 +11,18 @@ pub struct Ruleset {
     pub chains: Vec<Chain>,
     /// By the key that [`Sources::Set`] has.
     pub sets: BTreeMap<String, Set>,
+    /// Rules of all chains.
+    pub rules: usize,
+}
+
+/// The most rules, chains and sets together.
+pub const MOST_RULES: usize = 500_000;
+
+impl Ruleset {
+    /// Whether it has more than [`MOST_RULES`].
+    pub fn is_too_large(&self) -> bool {
+        self.rules + self.chains.len() + self.sets.len() > MOST_RULES
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +121,8 @@ pub struct Limit {
     pub forgets: Option<Forgets>,
     /// The most sources.
     pub size: Option<u64>,
+    /// Whether the kernel rounds the rate, and `count` is above it.
+    pub is_rounded_up: bool,
     /// Whether packets of sources beyond `size` pass.
     pub is_open_when_full: bool,
 }

@@ -27,6 +27,7 @@ const JAILS: &str = include_str!("samples/jail.local");
 const TESTS: &[(&str, fn())] = tests![
     hashlimit_rules_keep_rate_burst_key_and_action,
     a_limit_that_accepts_is_one_with_the_rule_that_refuses_the_rest,
+    a_rate_that_the_kernel_rounds_is_one_more,
     rules_for_ipv6_have_each_address_for_itself,
     sets_that_rules_refuse_are_ban_lists,
     an_ipset_alone_is_a_ban_list,
@@ -188,6 +189,16 @@ fn a_limit_that_accepts_is_one_with_the_rule_that_refuses_the_rest() {
         .collect();
     let import = imported(&[&alone]);
     assert!(reason(&import, "--hashlimit-name ssh").contains("none refuses exactly these"));
+}
+
+fn a_rate_that_the_kernel_rounds_is_one_more() {
+    let limits = |rate: &str, options: &str| {
+        let text = format!("*filter\n-A INPUT -p udp -m hashlimit --hashlimit-above {rate} {options} -j DROP\n");
+        config_of(&imported(&[&text])).limits[0].rates.rate_text.clone()
+    };
+    let options = "--hashlimit-burst 5 --hashlimit-mode srcip --hashlimit-name a";
+    assert_eq!(limits("6024/sec", options), "6025/s");
+    assert_eq!((limits("5000/sec", options), limits("30/min", options)), ("5000/s".to_owned(), "30/min".to_owned()));
 }
 
 fn rules_for_ipv6_have_each_address_for_itself() {

@@ -1,7 +1,7 @@
 //! The matches hashlimit and limit.
 
+use super::super::names::cut;
 use super::super::rule::{Conditions, Forgets, Key, Limit, Unit};
-use super::quoted;
 
 /// hashlimit's and limit's options.
 #[derive(Default)]
@@ -43,7 +43,7 @@ pub fn read(option: &str, value: &str, limit: &mut Hashlimit) -> bool {
             true
         }
         "--hashlimit-name" => {
-            limit.name = Some(quoted(value));
+            limit.name = Some(cut(value));
             true
         }
         "--hashlimit-srcmask" => {
@@ -100,7 +100,7 @@ pub fn limit(options: Hashlimit, conditions: &mut Conditions) -> Option<Limit> {
         ["srcip"] => Key::Source { prefix: options.mask, has_port: false },
         ["srcip", "dstport"] | ["dstport", "srcip"] => Key::Source { prefix: options.mask, has_port: true },
         _ => {
-            conditions.other(format!("--hashlimit-mode {}", quoted(&options.mode)));
+            conditions.other(format!("--hashlimit-mode {}", cut(&options.mode)));
             Key::All
         }
     };
@@ -115,6 +115,13 @@ pub fn limit(options: Hashlimit, conditions: &mut Conditions) -> Option<Limit> {
             count.saturating_mul(further.saturating_add(1))
         }
     };
+    // The kernel counts in these parts of the rate's time, and `iptables-save` rounds down what comes of it.
+    let parts = if options.is_plain { 10_000 } else { 1_000_000 } * seconds;
+    let is_rounded_up = unit == Unit::Packets
+        && count > 0
+        && !parts.is_multiple_of(count)
+        && u128::from(count) * u128::from(count) > u128::from(parts / 100);
+    let count = count.saturating_add(is_rounded_up.into());
     // hashlimit's default is one period of the rate.
     let idle = options.expire.unwrap_or(seconds * 1000);
     Some(Limit {
@@ -127,6 +134,7 @@ pub fn limit(options: Hashlimit, conditions: &mut Conditions) -> Option<Limit> {
         is_over: options.is_over,
         forgets: (!options.is_plain).then_some(Forgets::Idle(idle)),
         size: options.size,
+        is_rounded_up,
         is_open_when_full: false,
     })
 }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use self::hashlimit::Hashlimit;
+use super::names::cut;
 use super::prefixes;
 use super::rule::{Chain, Conditions, Connection, Family, Hook, Protocol, Rule, Ruleset, Sources, Verdict};
 
@@ -24,8 +25,11 @@ pub fn parse(text: &str, ruleset: &mut Ruleset) -> u64 {
     let mut table = "filter".to_owned();
     let mut family = Family::V4;
     let mut unread = 0;
-    let mut chains = Chains { chains: &mut ruleset.chains, names: HashMap::new() };
+    let mut chains = Chains { ruleset, names: HashMap::new() };
     for line in text.lines().map(str::trim) {
+        if chains.ruleset.is_too_large() {
+            break;
+        }
         if let Some(comment) = line.strip_prefix('#') {
             if comment.contains("ip6tables-save") || comment.contains("iptables-save") {
                 family = if comment.contains("ip6tables-save") { Family::V6 } else { Family::V4 };
@@ -36,7 +40,7 @@ pub fn parse(text: &str, ruleset: &mut Ruleset) -> u64 {
         let line = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")).map_or(line, |(_, rule)| rule);
         if line.is_empty() || line == "COMMIT" {
         } else if let Some(name) = line.strip_prefix('*') {
-            table = quoted(name);
+            table = cut(name);
         } else if let Some(chain) = line.strip_prefix(':') {
             chains.get(family, &table, chain.split(' ').next().unwrap_or(chain));
         } else if let Some(name) = line.strip_prefix("-N ").or_else(|| line.strip_prefix("-P ")) {
@@ -46,6 +50,7 @@ pub fn parse(text: &str, ruleset: &mut Ruleset) -> u64 {
         {
             let rule = rule(rest, family, &table, name);
             chains.get(family, &table, name).rules.push(rule);
+            chains.ruleset.rules += 1;
         } else {
             unread += 1;
         }
@@ -54,27 +59,23 @@ pub fn parse(text: &str, ruleset: &mut Ruleset) -> u64 {
     unread
 }
 
-/// A text that may be long, for a name.
-fn quoted(text: &str) -> String {
-    text.chars().take(64).collect()
-}
-
 /// The chains of a text, by table and name.
 struct Chains<'c> {
-    chains: &'c mut Vec<Chain>,
+    ruleset: &'c mut Ruleset,
     names: HashMap<(String, String), usize>,
 }
 
 impl Chains<'_> {
     fn get(&mut self, family: Family, table: &str, name: &str) -> &mut Chain {
-        let (table, name) = (format!("{} {table}", program(family)), quoted(name));
-        let next = self.chains.len();
+        let (table, name) = (format!("{} {table}", program(family)), cut(name));
+        let chains = &mut self.ruleset.chains;
+        let next = chains.len();
         let at = *self.names.entry((table.clone(), name.clone())).or_insert(next);
         if at == next {
             let (hook, order) = (hook(&table, &name), order(&table, &name));
-            self.chains.push(Chain { table, name, hook, order, rules: Vec::new() });
+            chains.push(Chain { table, name, hook, order, rules: Vec::new() });
         }
-        &mut self.chains[at]
+        &mut chains[at]
     }
 }
 
@@ -159,7 +160,7 @@ impl Iterator for Words<'_> {
 
 fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
     let program = program(family);
-    let origin = format!("{program} {table} {}: {}", quoted(chain), text.chars().take(400).collect::<String>());
+    let origin = format!("{program} {table} {}: {}", cut(chain), text.chars().take(400).collect::<String>());
     let mut conditions = Conditions { family: Some(family), ..Conditions::default() };
     let mut hashlimit = Hashlimit::default();
     let mut verdict = Verdict::Continue;
@@ -174,7 +175,7 @@ fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
         if is_negated {
             let value = words.value();
             if !(word == "-i" && value == "lo") {
-                conditions.other(format!("! {}", quoted(&word)));
+                conditions.other(format!("! {}", cut(&word)));
             }
             while words.is_at_value() {
                 words.next();
@@ -194,8 +195,8 @@ fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
                     "RETURN" => Verdict::Return,
                     "MARK" => Verdict::Continue,
                     name if CONTINUING.contains(&name) => Verdict::Continue,
-                    _ if word == "-g" => Verdict::Goto(quoted(&target)),
-                    _ => Verdict::Jump(quoted(&target)),
+                    _ if word == "-g" => Verdict::Goto(cut(&target)),
+                    _ => Verdict::Jump(cut(&target)),
                 };
                 if target == "MARK" {
                     verdict = mark(&mut words);
@@ -241,7 +242,7 @@ fn unknown(option: &str) -> String {
             "a number of connections at the same time; unit = \"connections\" comes closest".to_owned()
         }
         _ if of_recent.contains(&option) => "recent; algorithm = \"sliding-log\" comes closest".to_owned(),
-        _ => quoted(option),
+        _ => cut(option),
     }
 }
 
@@ -267,7 +268,7 @@ fn condition(option: &str, value: &str, words: &mut Words<'_>, conditions: &mut 
             "udp" | "17" => conditions.protocol = Some(Protocol::Udp),
             "icmp" | "ipv6-icmp" | "icmpv6" | "1" | "58" => conditions.protocol = Some(Protocol::Icmp),
             "all" => {}
-            other => conditions.other(format!("-p {}", quoted(other))),
+            other => conditions.other(format!("-p {}", cut(other))),
         },
         "-i" => conditions.interfaces = Some(vec![interface(value, conditions)]),
         "-s" => {

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use super::super::iptables::interface;
 use super::super::json::Json;
+use super::super::prefixes;
 use super::super::rule::{Conditions, Connection, Family, Protocol, Sources};
-use super::append;
 
 /// Adds a `match`; adds what Weir does not have as `others`.
 pub fn add(statement: &Json, table: &str, conditions: &mut Conditions) {
@@ -169,4 +169,21 @@ fn add_flags(mask: &[Json], operator: &str, right: &Json, conditions: &mut Condi
     }
     conditions.connection = Connection::Syn;
     conditions.restrict_protocol(Protocol::Tcp)
+}
+
+/// Appends an address, a prefix or a range.
+pub fn append(value: &Json, into: &mut Vec<ipnet::IpNet>) -> bool {
+    if let Some(text) = value.text() {
+        return prefixes::append(text, into);
+    }
+    if let Some(prefix) = value.get("prefix") {
+        let parts = prefix.text_of("addr").zip(prefix.get("len").and_then(Json::number));
+        return parts.is_some_and(|(address, length)| prefixes::append(&format!("{address}/{length}"), into));
+    }
+    match value.get("range").map(Json::elements) {
+        Some([first, last]) => {
+            first.text().zip(last.text()).is_some_and(|(first, last)| prefixes::append_range(first, last, into))
+        }
+        _ => false,
+    }
 }

@@ -5,8 +5,9 @@ mod statements;
 
 use std::collections::BTreeMap;
 
+use self::conditions::append;
+use self::statements::Timeouts;
 use super::json::Json;
-use super::prefixes;
 use super::rule::{Chain, Hook, Rule, Ruleset, Set};
 
 /// Parses the chains, rules and sets of a document; `None` if it is none of nftables.
@@ -27,15 +28,16 @@ pub fn parse(document: &Json, ruleset: &mut Ruleset) -> Option<()> {
     for object in of("rule") {
         let Some((table, name)) = table(object).zip(object.text_of("chain")) else { continue };
         let rules = rules(object, &table, &timeouts);
+        ruleset.rules += rules.len();
+        if ruleset.is_too_large() {
+            break;
+        }
         if let Some(at) = names.get(&(table, name.to_owned())) {
             ruleset.chains[*at].rules.extend(rules);
         }
     }
     Some(())
 }
-
-/// When sets forget their elements, in seconds, by key.
-type Timeouts = BTreeMap<String, u64>;
 
 /// Family and table.
 fn table(object: &Json) -> Option<String> {
@@ -103,21 +105,4 @@ fn read_set(set: &Json) -> Set {
         }
     }
     read
-}
-
-/// Appends an address, a prefix or a range.
-fn append(value: &Json, into: &mut Vec<ipnet::IpNet>) -> bool {
-    if let Some(text) = value.text() {
-        return prefixes::append(text, into);
-    }
-    if let Some(prefix) = value.get("prefix") {
-        let parts = prefix.text_of("addr").zip(prefix.get("len").and_then(Json::number));
-        return parts.is_some_and(|(address, length)| prefixes::append(&format!("{address}/{length}"), into));
-    }
-    match value.get("range").map(Json::elements) {
-        Some([first, last]) => {
-            first.text().zip(last.text()).is_some_and(|(first, last)| prefixes::append_range(first, last, into))
-        }
-        _ => false,
-    }
 }

@@ -1,8 +1,13 @@
 //! Statements of an nftables rule.
 
+use std::collections::BTreeMap;
+
 use super::super::json::Json;
 use super::super::rule::{Conditions, Connection, Family, Forgets, Key, Limit, Rule, Unit, Verdict};
-use super::{Timeouts, conditions};
+use super::conditions;
+
+/// When sets forget their elements, in seconds, by key.
+pub type Timeouts = BTreeMap<String, u64>;
 
 /// Where a rule is.
 pub struct Place<'t> {
@@ -133,6 +138,7 @@ fn read(value: &Json) -> Option<Limit> {
         is_over: value.get("inv") == Some(&Json::Bool(true)),
         forgets: None,
         size: None,
+        is_rounded_up: false,
         is_open_when_full: false,
     })
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use testbed::lapi::{KEY, Lapi, MACHINE, Manner};
 use testbed::tests;
 
+use crate::metrics::{get, value};
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from};
 
@@ -25,6 +26,7 @@ pub const TESTS: &[(&str, fn())] = tests![
     bans_of_several_authors_end_one_by_one,
     a_reload_follows_the_config_of_the_bouncer,
     a_ban_by_a_limit_is_reported_as_an_alert,
+    metrics_are_what_the_api_has_served_and_received,
 ];
 
 pub const WITH_CROWDSEC: &[(&str, fn())] = tests![crowdsec_itself_bans_and_takes_alerts];
@@ -363,6 +365,58 @@ fn a_ban_by_a_limit_is_reported_as_an_alert() {
     wait("the second alert", || lapi.alerts().len() == 2);
     wait("the status", || crowdsec(&agent)["alerts"]["sent"] == 2);
     assert!(lapi.logins() >= 1 && crowdsec(&agent)["alerts"]["error"].is_null());
+}
+
+fn metrics_are_what_the_api_has_served_and_received() {
+    let network = Network::new();
+    let lapi = lapi(&network);
+    let begun = Instant::now();
+    // Four decisions on three prefixes.
+    for prefix in ["10.77.0.20", "10.77.0.21", "10.77.0.21", "10.78.0.0/16"] {
+        lapi.ban(prefix, HOUR);
+    }
+    lapi.decide("XX", "Country", "ban", HOUR);
+    lapi.decide("10.77.0.22", "Ip", "captcha", HOUR);
+    lapi.decide("10.77.0.23", "Ip", "captcha", HOUR);
+    lapi.ban("0.0.0.0/0", HOUR);
+    lapi.ban("nobody", HOUR);
+    let machine = format!("machine_id = {:?}\npassword = {:?}", MACHINE.0, MACHINE.1);
+    let agent = network.start("metrics = \"127.0.0.1:9464\"", &format!("{}{ESCALATE}", table(&lapi.url(), &machine)));
+    let metric = |name: &str, labels: &[(&str, &str)]| value(&get(&network), &format!("weir_crowdsec_{name}"), labels);
+    wait("the decisions", || metric("decisions", &[]) == 4.0);
+    wait("the bans", || metric("banned_prefixes", &[]) == 3.0);
+    let ignored = [("scope", 1), ("type", 2), ("wide", 1), ("invalid", 1), ("simulated", 0), ("own", 0), ("excess", 0)];
+    for (reason, count) in ignored {
+        assert_eq!(metric("ignored_decisions", &[("reason", reason)]), f64::from(count), "{reason}");
+    }
+    assert_eq!((metric("up", &[]), metric("exceptions", &[])), (1.0, 0.0));
+    network.told(&["unban", "10.78.3.4"]);
+    // A page may be some milliseconds old.
+    wait("the exception", || metric("exceptions", &[]) == 1.0);
+    provoke(&agent, "10.77.0.7");
+    wait("the alert", || metric("alerts_total", &[("result", "sent")]) == 1.0);
+    assert_eq!((lapi.alerts().len(), metric("alerts_waiting", &[])), (1, 0.0));
+
+    lapi.behave(Manner::Status(500, "closed"));
+    wait("the failure", || metric("up", &[]) == 0.0);
+    // All pulls that the API has served, none of which is under way.
+    let (full, changes) = lapi.pulls();
+    assert_eq!(metric("pulls_total", &[("result", "ok")]), (full + changes) as f64);
+    assert!(full >= 1 && metric("pulls_total", &[("result", "failed")]) >= 1.0);
+    provoke(&agent, "10.77.0.8");
+    wait("the alert that waits", || metric("alerts_waiting", &[]) == 1.0);
+    wait("the age of the last pull", || metric("last_pull_age_seconds", &[]) >= 2.0);
+    assert!(metric("last_pull_age_seconds", &[]) <= begun.elapsed().as_secs_f64());
+    assert_eq!((metric("decisions", &[]), metric("banned_prefixes", &[])), (4.0, 3.0));
+
+    lapi.behave(Manner::Honest);
+    wait("the second alert", || metric("alerts_total", &[("result", "sent")]) == 2.0);
+    assert_eq!((metric("alerts_waiting", &[]), metric("alerts_total", &[("result", "dropped")])), (0.0, 0.0));
+    wait("the API", || metric("up", &[]) == 1.0);
+    let failed = metric("pulls_total", &[("result", "failed")]);
+    lapi.delete("10.77.0.20");
+    wait("the deletion", || (metric("decisions", &[]), metric("banned_prefixes", &[])) == (3.0, 2.0));
+    assert_eq!(metric("pulls_total", &[("result", "failed")]), failed);
 }
 
 /// Debian's CrowdSec, with its local API alone.

@@ -34,6 +34,12 @@ pub fn check(reason: &str) -> Result<(), ReasonError> {
     reason.chars().find(|character| is_control(*character)).map_or(Ok(()), |found| Err(ReasonError::Control(found)))
 }
 
+/// Whether a terminal prints a text as it is.
+#[must_use]
+pub fn is_printable(text: &str) -> bool {
+    !text.chars().any(is_control)
+}
+
 /// Control characters, line ends, and characters that reverse the text's direction or have no width.
 fn is_control(character: char) -> bool {
     character.is_control()

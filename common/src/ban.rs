@@ -13,7 +13,7 @@ pub struct Ban {
     /// The end of the operator's or a limit's ban of exactly this prefix; 0 if only others ban it.
     pub own_until: u64,
     /// The packets it has refused, and in the highest bits who made it: see [`Ban::packets`], [`Ban::is_by_limit`],
-    /// [`Ban::is_by_crowdsec`] and [`Ban::is_exception`].
+    /// [`Ban::is_by_crowdsec`], [`Ban::is_by_host`] and [`Ban::is_exception`].
     pub refused: u64,
 }
 
@@ -25,10 +25,12 @@ impl Ban {
     pub const BY_LIMIT: u64 = 1 << 63;
     /// The bit of [`Ban::refused`] that is set if CrowdSec bans exactly this prefix.
     pub const BY_CROWDSEC: u64 = 1 << 62;
-    /// The bit of [`Ban::refused`] that is set if bans by CrowdSec do not apply to this prefix.
+    /// The bit of [`Ban::refused`] that is set if another host of the cluster bans exactly this prefix.
+    pub const BY_HOST: u64 = 1 << 60;
+    /// The bit of [`Ban::refused`] that is set if bans by CrowdSec and by other hosts do not apply to this prefix.
     pub const EXCEPTION: u64 = 1 << 61;
     /// All of these bits.
-    const AUTHORS: u64 = Self::BY_LIMIT | Self::BY_CROWDSEC | Self::EXCEPTION;
+    const AUTHORS: u64 = Self::BY_LIMIT | Self::BY_CROWDSEC | Self::BY_HOST | Self::EXCEPTION;
 
     /// The packets it has refused.
     #[must_use]
@@ -48,7 +50,13 @@ impl Ban {
         self.refused & Self::BY_CROWDSEC != 0
     }
 
-    /// Whether bans by CrowdSec do not apply to this prefix.
+    /// Whether another host of the cluster bans exactly this prefix.
+    #[must_use]
+    pub const fn is_by_host(&self) -> bool {
+        self.refused & Self::BY_HOST != 0
+    }
+
+    /// Whether bans by CrowdSec and by other hosts do not apply to this prefix.
     #[must_use]
     pub const fn is_exception(&self) -> bool {
         self.refused & Self::EXCEPTION != 0

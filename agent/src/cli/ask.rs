@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::attack::Attack;
+use api::cluster::SharedBansStatus;
 use api::crowdsec::{AlertsStatus, CrowdSecStatus};
 use api::request::{CountersReset, Request, Reset};
 use cluster::ClusterStatus;
@@ -223,12 +224,22 @@ fn cluster_text(cluster: &ClusterStatus) -> String {
     if let Some(error) = cluster.last_error.as_ref().filter(|_| cluster.failures > 0) {
         store.push_str(&format!("; {} failed requests, the last: {error}", number(cluster.failures)));
     }
-    let head = table::pairs([
-        ("cluster node", cluster.node.clone()),
-        ("store", store),
-        ("when store is down", cluster.when_store_is_down.clone()),
-        ("hosts seen", number(cluster.hosts)),
-    ]);
+    let mut pairs = vec![("cluster node", cluster.node.clone()), ("store", store)];
+    if !cluster.limits.is_empty() {
+        pairs.push(("when store is down", cluster.when_store_is_down.clone()));
+        pairs.push(("hosts seen", number(cluster.hosts)));
+    }
+    if let Some(bans) = &cluster.bans {
+        let SharedBansStatus { others, published, waiting, left_out, .. } = bans;
+        let numbers =
+            [("of other hosts", others), ("of this host", published), ("wait", waiting), ("left out", left_out)];
+        let text = |(what, count): &(&str, &u64)| format!("{} {what}", number(**count));
+        pairs.push(("shared bans", numbers.iter().map(text).collect::<Vec<_>>().join(", ")));
+    }
+    let head = table::pairs(pairs);
+    if cluster.limits.is_empty() {
+        return head;
+    }
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let rows = cluster.limits.iter().flat_map(|limit| {
         let from = if limit.is_settling { format!("{}, settling", limit.share_from) } else { limit.share_from.clone() };

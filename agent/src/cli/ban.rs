@@ -174,6 +174,7 @@ pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow
         all.still_banned.extend(some.still_banned);
         all.excepted.extend(some.excepted);
         all.exceptions.extend(some.exceptions);
+        all.exceptions_from_hosts.extend(some.exceptions_from_hosts);
         all.still_banned_by_crowdsec.extend(some.still_banned_by_crowdsec);
     }
     tell_unbanned(&all, options, &prefixes.iter().map(|named| named.prefix.to_string()).collect::<Vec<_>>().join(", "))
@@ -198,6 +199,12 @@ fn tell_unbanned(all: &Unbanned, options: &Options, named: &str) -> anyhow::Resu
             println!(
                 "note: CrowdSec bans {exception}: its decisions do not apply there from now on; agent ban {exception} ends this \
                  exception"
+            );
+        }
+        for exception in &all.exceptions_from_hosts {
+            println!(
+                "note: other hosts ban {exception} as part of another prefix: their bans do not apply there from now on, on \
+                 this host; agent ban {exception} ends this exception"
             );
         }
         for prefix in &all.still_banned_by_crowdsec {
@@ -226,13 +233,17 @@ pub fn bans(options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Bans, |rows: &Vec<BansRow>| {
         let until =
             |row: &BansRow| row.ban.expires_in_seconds.map_or_else(|| "until lifted".to_owned(), table::seconds);
-        if rows.iter().all(|row| row.ban.reason.is_none()) {
+        let is_plain = |row: &BansRow| row.ban.reason.is_none() && row.ban.origin == "operator";
+        if rows.iter().all(is_plain) {
             let cells = |row: &BansRow| [row.ban.cidr.clone(), until(row), number(row.throttled_packets)];
             return table::render_or("No bans.", ["CIDR", "FOR ANOTHER", "THROTTLED"], 2, rows.iter().map(cells));
         }
         let reason = |row: &BansRow| row.ban.reason.clone().unwrap_or_else(|| "-".to_owned());
-        let cells = |row: &BansRow| [row.ban.cidr.clone(), reason(row), until(row), number(row.throttled_packets)];
-        table::render(["CIDR", "REASON", "FOR ANOTHER", "THROTTLED"], 2, rows.iter().map(cells))
+        let cells = |row: &BansRow| {
+            let BansRow { ban, throttled_packets } = row;
+            [ban.cidr.clone(), ban.origin.clone(), reason(row), until(row), number(*throttled_packets)]
+        };
+        table::render(["CIDR", "ORIGIN", "REASON", "FOR ANOTHER", "THROTTLED"], 3, rows.iter().map(cells))
     })
 }
 

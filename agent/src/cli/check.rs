@@ -166,6 +166,7 @@ fn show(file: &Path, config: &Config, checked: &Checked) {
     if let Some(cluster) = &config.cluster {
         let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
         let shared = checked.limits.iter().filter(|limit| limit.cluster).map(|limit| limit.name.as_str());
+        let shared = shared.chain(cluster.share_bans.then_some("bans by operators and limits"));
         println!(
             "\nshared with other hosts as {} through {}, synchronized every {} ms; {} when the store is down: {}",
             cluster.node,

@@ -170,6 +170,8 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             directory: StateDirectory::at(&config.agent.state_dir),
         };
         let crowdsec = Arc::new(Bouncer::start(config.crowdsec.as_ref(), parts));
+        // After the exceptions from its bans have been restored.
+        let sharer = daemon::start_sharer(&config, &packets, &events)?;
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events), Arc::clone(&crowdsec));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
         let attacks = feed.attacks();
@@ -190,7 +192,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             Arc::clone(&packets),
             requests,
             groups.clone(),
-            (lease_client, exchanger),
+            (lease_client, exchanger, sharer),
             Arc::clone(&crowdsec),
             (events, notifier, attacks),
             Arc::clone(&state),

@@ -112,7 +112,8 @@ pub fn defined(rows: Vec<(&str, &str)>, room: Option<usize>) -> String {
 }
 
 /// Two columns: names and values.
-pub fn pairs<const N: usize>(rows: [(&str, String); N]) -> String {
+pub fn pairs<'n>(rows: impl AsRef<[(&'n str, String)]>) -> String {
+    let rows = rows.as_ref();
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect::<Vec<_>>().join("\n")
 }

@@ -1,6 +1,6 @@
 //! A running agent.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -15,6 +15,7 @@ use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use notifications::Notifier;
 
+use super::cluster_bans::bans_for_cluster;
 use super::cluster_packets::for_cluster;
 use super::crowdsec::Bouncer;
 use super::lists::BanLists;
@@ -36,6 +37,9 @@ type Cluster = Arc<ArcSwapOption<cluster::LeaseClient>>;
 /// The exchange of keys, if limits have `cluster = "keys"`.
 type Exchange = Arc<ArcSwapOption<cluster::Exchanger>>;
 
+/// The sharing of bans, with `share_bans`.
+type Sharer = Arc<ArcSwapOption<cluster::BanSharer>>;
+
 /// The packet engine, the servers for applications and the process groups.
 pub struct Agent {
     pub(super) file: Option<PathBuf>,
@@ -46,6 +50,7 @@ pub struct Agent {
     pub(super) changing: Changing,
     pub(super) cluster: Cluster,
     pub(super) exchange: Exchange,
+    pub(super) sharer: Sharer,
     pub(super) crowdsec: Arc<Bouncer>,
     pub(super) events: Arc<EventLog>,
     pub(super) notifier: Arc<Notifier>,
@@ -66,7 +71,11 @@ impl Agent {
         packets: Packets,
         requests: decide::Service,
         groups: GroupManager,
-        (cluster, exchange): (Option<cluster::LeaseClient>, Option<cluster::Exchanger>),
+        (cluster, exchange, sharer): (
+            Option<cluster::LeaseClient>,
+            Option<cluster::Exchanger>,
+            Option<cluster::BanSharer>,
+        ),
         crowdsec: Arc<Bouncer>,
         (events, notifier, attacks): (Arc<EventLog>, Arc<Notifier>, Arc<CurrentAttacks>),
         state: Arc<Keeping>,
@@ -74,6 +83,7 @@ impl Agent {
     ) -> Self {
         let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
         let exchange = Arc::new(ArcSwapOption::new(exchange.map(Arc::new)));
+        let sharer = Arc::new(ArcSwapOption::new(sharer.map(Arc::new)));
         let (started, counter_resets) = (Instant::now(), AtomicU64::new(0));
         let tracer = Tracer::new(Arc::clone(&packets));
         Self {
@@ -85,6 +95,7 @@ impl Agent {
             changing,
             cluster,
             exchange,
+            sharer,
             crowdsec,
             events,
             notifier,
@@ -167,8 +178,11 @@ impl Agent {
     /// operator.
     pub(crate) fn replace_cluster(&self, config: &Config) -> Option<String> {
         let result = self.replace_leases(config).and_then(|()| self.replace_exchange(config));
+        let result = result.and_then(|()| self.replace_sharer(config));
         result.err().map(|error| {
-            format!("joining the cluster failed: {error}; limits with cluster are not shared with other hosts")
+            format!(
+                "joining the cluster failed: {error}; neither limits with cluster nor bans are shared with other hosts"
+            )
         })
     }
 
@@ -206,6 +220,20 @@ impl Agent {
         Ok(())
     }
 
+    /// The sharing of bans continues with another config's limits on packets, unless the cluster differs.
+    fn replace_sharer(&self, config: &Config) -> Result<(), cluster::ClusterError> {
+        if let Some(sharer) = self.sharer.load_full().filter(|sharer| sharer.goes_on(config)) {
+            sharer.apply_again();
+            return Ok(());
+        }
+        if let Some(sharer) = self.sharer.swap(None) {
+            sharer.stop();
+        }
+        let sharer = start_sharer(config, &self.packets, &self.events)?;
+        self.sharer.store(sharer.map(Arc::new));
+        Ok(())
+    }
+
     /// Refuses all waiting requests before the agent stops.
     pub fn close_lines(&self) {
         self.requests.close();
@@ -222,6 +250,9 @@ impl Agent {
         }
         if let Some(exchange) = self.exchange.swap(None) {
             exchange.stop();
+        }
+        if let Some(sharer) = self.sharer.swap(None) {
+            sharer.stop();
         }
     }
 
@@ -288,6 +319,23 @@ impl Agent {
         }
         true
     }
+}
+
+/// Shares bans, or lifts the bans of other hosts that an earlier agent or config left in the kernel.
+pub fn start_sharer(
+    config: &Config,
+    packets: &Packets,
+    events: &Arc<EventLog>,
+) -> Result<Option<cluster::BanSharer>, cluster::ClusterError> {
+    let bans = bans_for_cluster(packets);
+    let sharer = cluster::BanSharer::start(config, Arc::clone(&bans), events)?;
+    if sharer.is_none() {
+        bans.report_to(None);
+        if let Err(error) = bans.set(&BTreeMap::new()) {
+            tracing::error!("lifting the bans of other hosts failed: {error}; agent bans lists them");
+        }
+    }
+    Ok(sharer)
 }
 
 /// Whether a config has limits on packets, or nothing else.

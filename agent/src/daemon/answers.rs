@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::cluster::ClusterStatus;
 use api::request::{BanOrder, Banned, CountersReset, Request, Reset, Unbanned};
 use config::{PrefixKey, policy, prefix};
 use notifications::Notifier;
@@ -51,10 +52,10 @@ impl Agent {
         status.notifications = self.notifier.status();
         status.notes.extend(Notifier::notes(&status.notifications));
         let exchange = self.exchange.load_full().map(|exchange| exchange.status());
-        status.cluster = match (cluster.map(|cluster| cluster.status()), exchange) {
-            (Some(cluster), Some(exchange)) => Some(cluster.with(exchange)),
-            (cluster, exchange) => cluster.or(exchange),
-        };
+        let sharer = self.sharer.load_full();
+        status.notes.extend(sharer.iter().flat_map(|sharer| sharer.notes()));
+        let parts = [cluster.map(|cluster| cluster.status()), exchange, sharer.map(|sharer| sharer.status())];
+        status.cluster = parts.into_iter().flatten().reduce(ClusterStatus::with);
         status.notes.extend(self.crowdsec.notes());
         status.crowdsec = self.crowdsec.status();
         Ok(status)
@@ -143,7 +144,7 @@ impl Agent {
     /// Lifts bans, and excepts the prefixes from those of ban lists and of CrowdSec.
     fn unban(&self, cidrs: &[String]) -> Result<Unbanned, String> {
         let mut unbanned = self.packet_engine()?.lift_bans(cidrs)?;
-        if !unbanned.exceptions.is_empty() {
+        if !unbanned.exceptions.is_empty() || !unbanned.exceptions_from_hosts.is_empty() {
             self.crowdsec.exceptions_changed();
         }
         let prefixes: Vec<PrefixKey> = cidrs.iter().filter_map(|cidr| prefix_key(cidr)).collect();

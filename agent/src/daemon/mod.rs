@@ -3,6 +3,7 @@
 mod agent;
 mod answers;
 mod ban_events;
+mod cluster_bans;
 mod cluster_packets;
 pub mod crowdsec;
 pub mod escalation;
@@ -14,6 +15,6 @@ mod requests;
 pub mod state;
 pub mod trace;
 
-pub use agent::{Agent, holds_packets};
+pub use agent::{Agent, holds_packets, start_sharer};
 pub use cluster_packets::for_cluster;
 pub use requests::{StartError, start};

@@ -424,9 +424,9 @@ fn interface_name(index: u32) -> String {
 /// The bans of exactly this prefix; `None` if none is in effect. The document is of the one that ends last.
 pub(crate) fn ban_status(bans: &BanList, prefix: &PrefixKey, now: u64) -> Option<BanStatus> {
     let mut holders = bans.holders(prefix, now).into_iter().map(|(by, held)| holder(by, held, now));
-    let BanHolder { origin, reason, since, expires_in_seconds } = holders.next()?;
+    let BanHolder { origin, reason, since, origin_on_host, expires_in_seconds } = holders.next()?;
     let also = holders.collect();
-    Some(BanStatus { cidr: prefix.to_string(), expires_in_seconds, origin, reason, since, also })
+    Some(BanStatus { cidr: prefix.to_string(), expires_in_seconds, origin, reason, since, origin_on_host, also })
 }
 
 /// The operator's or a limit's ban of exactly this prefix until an instant of the monotonic clock.
@@ -438,6 +438,7 @@ pub(crate) fn own_status(bans: &BanList, prefix: &PrefixKey, until: u64, now: u6
         origin: own.origin,
         reason: own.reason,
         since: own.since,
+        origin_on_host: None,
         also: Vec::new(),
     }
 }
@@ -449,13 +450,22 @@ fn holder(by: By, held: &Held, now: u64) -> BanHolder {
         (By::Limit, Some(limit)) => format!("limit:{limit}"),
         (By::Limit, None) => "limit".to_owned(),
         (By::CrowdSec, _) => "crowdsec".to_owned(),
+        (By::Host, _) => match why.and_then(|why| why.host.as_ref()) {
+            Some(host) => format!("host:{host}"),
+            None => "host".to_owned(),
+        },
     };
-    let reason = why.map(|why| match why.decision {
+    let origin_on_host = why.filter(|why| why.host.is_some()).map(|why| match &why.limit {
+        Some(limit) if limit.is_empty() => "limit".to_owned(),
+        Some(limit) => format!("limit:{limit}"),
+        None => "operator".to_owned(),
+    });
+    let reason = why.filter(|why| !why.text.is_empty()).map(|why| match why.decision {
         Some(id) => format!("{}, decision {id}", why.text),
         None => why.text.to_string(),
     });
     let since = (held.since != 0).then_some(held.since);
-    BanHolder { origin, reason, since, expires_in_seconds: seconds_until(held.until, now) }
+    BanHolder { origin, reason, since, origin_on_host, expires_in_seconds: seconds_until(held.until, now) }
 }
 
 /// The address of a key, with the limit's prefix length if it is shorter than the address.

@@ -36,6 +36,7 @@ mod replies;
 mod safety;
 mod scopes;
 mod service;
+mod shared_bans;
 mod stacked;
 mod start;
 mod survive;
@@ -182,6 +183,7 @@ fn main() {
     let served =
         spread(rooms.into_iter().flatten().collect(), rates::TESTS).into_iter().map(|test| (test, !is_too_old));
     let trials = served
+        .chain(shared_bans::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(cluster::TESTS.iter().map(|test| (test, !is_too_old && redis::obstacle().is_none())))
         .chain(trace::ORDINARY.iter().map(|test| (test, !is_too_old && !is_traced)))
         .chain(trace::TRACED.iter().map(|test| (test, !is_too_old && is_traced)))

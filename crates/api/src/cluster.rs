@@ -27,10 +27,13 @@ pub struct ClusterStatus {
     pub hosts: u64,
     /// The limits with `cluster = true`.
     pub limits: Vec<ClusterLimitStatus>,
+    /// Bans shared with other hosts; `null` without `share_bans`.
+    #[serde(default)]
+    pub bans: Option<SharedBansStatus>,
 }
 
 impl ClusterStatus {
-    /// Adds the limits of the other cluster thread, which uses the same store. The store's health is the worse of the
+    /// Adds the limits and bans of another cluster thread, which uses the same store. The store's health is the worse of the
     /// two.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
@@ -42,6 +45,7 @@ impl ClusterStatus {
         self.last_error = self.last_error.or(other.last_error);
         self.hosts = self.hosts.max(other.hosts);
         self.limits.extend(other.limits);
+        self.bans = self.bans.or(other.bans);
         self
     }
 }
@@ -77,6 +81,27 @@ pub struct ClusterLimitStatus {
     pub keys_local: u64,
     /// Each host's share as the store reports it.
     pub shares: Vec<HostShareStatus>,
+}
+
+/// Bans that all hosts enforce.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SharedBansStatus {
+    /// Bans of other hosts, in observe mode too.
+    pub others: u64,
+    /// This host's bans in the store, without those that another host bans longer.
+    pub published: u64,
+    /// Bans and removals that wait for the store.
+    pub waiting: u64,
+    /// This host's bans for which the store has no room.
+    pub left_out: u64,
+    /// Invalid entries in the store.
+    pub ignored: u64,
+    /// Failed requests since the agent started.
+    pub failed_requests: u64,
+    /// The time since everything in the store was compared; `null` before the first time.
+    pub compared_seconds_ago: Option<f64>,
+    /// Why the last request failed, or why not all bans are in effect; `null` if all is well.
+    pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

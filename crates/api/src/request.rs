@@ -166,6 +166,10 @@ pub struct Unbanned {
     /// Prefixes to which bans by CrowdSec do not apply from now on, until an operator bans them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<String>,
+    /// Prefixes to which bans by CrowdSec and by other hosts do not apply from now on, since another host bans them as part
+    /// of another prefix, until an operator bans them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exceptions_from_hosts: Vec<String>,
     /// Prefixes that CrowdSec also bans, after the operator's or a limit's ban was lifted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub still_banned_by_crowdsec: Vec<String>,

@@ -91,8 +91,8 @@ pub struct BanStatus {
     pub cidr: String,
     /// Seconds until the ban ends; `null` if it does not end.
     pub expires_in_seconds: Option<f64>,
-    /// The ban's origin: `operator`, `list:NAME`, `limit:NAME`, `limit` if the name was lost in a crash of the agent, or
-    /// `crowdsec`.
+    /// The ban's origin: `operator`, `list:NAME`, `limit:NAME`, `limit` if the name was lost in a crash of the agent,
+    /// `crowdsec`, `host:NAME` for a ban that another host of the cluster made, or `host` until the store has replied.
     #[serde(default)]
     pub origin: String,
     /// The operator's reason, the limit's, or the scenario and the ID of CrowdSec's decision; `null` without one.
@@ -101,6 +101,9 @@ pub struct BanStatus {
     /// The ban's start, or when the list contained it first, in seconds since 1970; `null` if it is not known.
     #[serde(default)]
     pub since: Option<u64>,
+    /// The origin on the host that made it; absent for bans of this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_on_host: Option<String>,
     /// The bans of the same prefix by others, which end earlier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<BanHolder>,
@@ -115,6 +118,9 @@ pub struct BanHolder {
     pub reason: Option<String>,
     /// As [`BanStatus::since`].
     pub since: Option<u64>,
+    /// As [`BanStatus::origin_on_host`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_on_host: Option<String>,
     /// As [`BanStatus::expires_in_seconds`].
     pub expires_in_seconds: Option<f64>,
 }

@@ -10,8 +10,10 @@
 //! - [`store`]: Redis or Valkey; `connect` makes connections.
 //! - [`lease_client`]: a thread (`worker`) that runs [`member`] against the store, limit by limit (`part`).
 //! - `holders`: the enforcement of a limit on this host; for limits on packets, an engine behind the trait [`Packets`].
+//! - [`bans`]: bans that all hosts enforce.
 //! - [`exchange`]: limits whose hosts exchange each key's consumption instead of shares.
 
+pub mod bans;
 mod connect;
 mod error;
 pub mod exchange;
@@ -31,6 +33,7 @@ mod worker;
 
 pub use api::cluster as status;
 pub use api::cluster::ClusterStatus;
+pub use bans::BanSharer;
 pub use decide::EffectiveShare;
 pub use error::{ClusterError, StoreError};
 pub use exchange::Exchanger;

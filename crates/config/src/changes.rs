@@ -144,6 +144,7 @@ fn of_cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
         ("[cluster] node", cluster.node.clone()),
         ("[cluster] sync", format!("{} ms", cluster.sync.as_millis())),
         ("[cluster] when_store_is_down", cluster.when_store_is_down.to_string()),
+        ("[cluster] share_bans", cluster.share_bans.to_string()),
     ]
 }
 

@@ -43,6 +43,8 @@ pub struct Cluster {
     pub max_hot_keys: u64,
     /// The limit of this host while the store is unavailable.
     pub when_store_is_down: WhenStoreIsDown,
+    /// Whether all hosts enforce the bans that operators and limits of each make.
+    pub share_bans: bool,
 }
 
 /// The address of a store. `Display` and `Debug` omit its credentials.
@@ -92,8 +94,9 @@ pub fn without_credentials(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Reads `[cluster]` and checks the limits against it: (name, span, whether it has `cluster`).
-pub fn read(root: &mut Table<'_, '_>, limits: &[(String, Span, bool)]) -> Option<Cluster> {
+/// Reads `[cluster]` and checks the limits against it: (name, span, whether it has `cluster`). `has_interfaces`: bans can
+/// be enforced.
+pub fn read(root: &mut Table<'_, '_>, limits: &[(String, Span, bool)], has_interfaces: bool) -> Option<Cluster> {
     let value = root.value("cluster");
     let cluster = match value {
         Some(value) => match value.get_ref().as_table() {
@@ -113,13 +116,26 @@ pub fn read(root: &mut Table<'_, '_>, limits: &[(String, Span, bool)]) -> Option
                 root.problems.error(span.clone(), message, help);
             }
         }
-        Some(value) if !limits.iter().any(|(_, _, is_clusters)| *is_clusters) => {
-            let help = "add cluster = \"shares\" or \"keys\" to a [[limit]], or leave out [cluster]";
-            root.problems.warning(value.span(), "[cluster] has no effect: no limit has cluster", help);
+        Some(value) if is_unused(cluster.as_ref(), limits) => {
+            let help = "add cluster = \"shares\" or \"keys\" to a [[limit]], or share_bans = true to [cluster], or leave out [cluster]";
+            root.problems.warning(
+                value.span(),
+                "[cluster] has no effect: no limit has cluster, and bans are not shared",
+                help,
+            );
+        }
+        Some(value) if !has_interfaces && cluster.as_ref().is_some_and(|cluster| cluster.share_bans) => {
+            let help = "add [agent] interfaces = [\"eth0\"], or leave out share_bans";
+            root.problems.warning(value.span(), "share_bans has no effect on this host: no interface is named", help);
         }
         Some(_) => {}
     }
     cluster
+}
+
+/// Whether neither limits nor bans are shared. An invalid table has errors of its own.
+fn is_unused(cluster: Option<&Cluster>, limits: &[(String, Span, bool)]) -> bool {
+    !limits.iter().any(|(_, _, is_clusters)| *is_clusters) && cluster.is_some_and(|cluster| !cluster.share_bans)
 }
 
 fn table(mut table: Table<'_, '_>) -> Option<Cluster> {
@@ -151,6 +167,13 @@ fn table(mut table: Table<'_, '_>) -> Option<Cluster> {
     let sync = sync(&mut table);
     let max_hot_keys = table.number("max_hot_keys", 1, MOST_HOT_KEYS).unwrap_or(DEFAULT_HOT_KEYS);
     let when = table.word("when_store_is_down", WhenStoreIsDown::WORDS).unwrap_or(WhenStoreIsDown::Share);
+    let share_bans = match table.value("share_bans") {
+        None => false,
+        Some(value) => value.get_ref().as_bool().unwrap_or_else(|| {
+            table.wrong_type("share_bans", value, "true or false: share_bans = true");
+            false
+        }),
+    };
     table.finish();
     Some(Cluster {
         store: store?,
@@ -161,6 +184,7 @@ fn table(mut table: Table<'_, '_>) -> Option<Cluster> {
         sync,
         max_hot_keys,
         when_store_is_down: when,
+        share_bans,
     })
 }
 
@@ -299,6 +323,29 @@ mod tests {
         assert_eq!(defaults.sync, DEFAULT_SYNC);
         assert_eq!(Some(defaults.node), nix::unistd::gethostname().unwrap().into_string().ok());
         assert_eq!(defaults.when_store_is_down, WhenStoreIsDown::Share);
+    }
+
+    #[test]
+    fn bans_are_shared_through_a_store() {
+        let agent = "[agent]\ninterfaces = [\"eth0\"]\n";
+        let shares = "[cluster]\nstore = \"redis://one\"\nshare_bans = true\n";
+        let loaded = parse(&format!("{agent}{shares}")).unwrap_or_else(|report| panic!("{report}"));
+        assert!(loaded.config.cluster.unwrap().share_bans && loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+        let warnings = parse(&format!("[agent]\nallow_empty = true\n{shares}")).unwrap().warnings;
+        assert!(warnings.iter().any(|warning| warning.message.contains("share_bans has no effect")), "{warnings:?}");
+        for (text, message, help) in [
+            ("[cluster]\nshare_bans = true\n", "missing key \"store\"", "store = \"redis://127.0.0.1:6379\""),
+            (
+                "[cluster]\nstore = \"redis://one\"\nshare_bans = \"yes\"\n",
+                "share_bans is a string",
+                "share_bans = true",
+            ),
+            ("[cluster]\nstore = \"redis://one\"\nshare_ban = true\n", "unknown key \"share_ban\"", "share_bans"),
+        ] {
+            let report = parse(&format!("{agent}{text}")).map(|_| ()).unwrap_err();
+            let found = report.errors.iter().any(|error| error.message.contains(message) && error.help.contains(help));
+            assert!(found, "{text}: {report}");
+        }
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
     let ban_lists = entries(&mut root, "ban_list", "[[ban_list]]", ban_list::read);
     let groups = entries(&mut root, "group", "[[group]]", group::read);
-    let cluster = cluster::read(&mut root, &clustered);
+    let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
     let notify = notify::read_all(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
     check_classes(&classes, &agent, root.problems);
@@ -140,7 +140,8 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
     ban_list::check(&ban_lists, &agent, root.problems);
-    let bans = !ban_lists.is_empty() || crowdsec.is_some();
+    let shares_bans = cluster.as_ref().is_some_and(|cluster| cluster.share_bans);
+    let bans = !ban_lists.is_empty() || crowdsec.is_some() || shares_bans;
     let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;
     if is_empty && !agent.allow_empty && root.problems.errors.is_empty() {
         let message = "the config limits nothing: it has no [[limit]] and no [[group]]";

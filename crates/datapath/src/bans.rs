@@ -2,8 +2,8 @@
 //!
 //! A prefix may be banned by several authors at a time, and is refused until the last of these bans ends. The kernel
 //! does one look-up, which finds the longest prefix that contains an address. So the entry of a prefix has the latest
-//! end of *all* bans that contain it: its own, and those of wider prefixes. An exception is an entry to which bans by
-//! CrowdSec do not apply, neither its own nor those of wider prefixes.
+//! end of *all* bans that contain it: its own, and those of wider prefixes. An exception is an entry to which bans from
+//! elsewhere (by CrowdSec and by other hosts) do not apply, neither its own nor those of wider prefixes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use config::PrefixKey;
 pub struct BanList {
     /// Ordered by address, so that the prefixes within one are adjacent, and the bans of one prefix too.
     held: BTreeMap<(PrefixKey, By), Held>,
-    /// The prefixes to which bans by CrowdSec do not apply.
+    /// The prefixes to which bans from elsewhere do not apply.
     exceptions: BTreeSet<PrefixKey>,
     /// The bans by limits that are not in effect while the agent is on `observe`.
     suspended: BTreeMap<PrefixKey, Held>,
@@ -49,7 +49,7 @@ pub struct Held {
 }
 
 /// The reason of a ban.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Why {
     /// The operator's text, the limit's, or the scenario of a decision by CrowdSec.
     pub text: Arc<str>,
@@ -57,6 +57,8 @@ pub struct Why {
     pub limit: Option<Arc<str>>,
     /// The ID of CrowdSec's decision.
     pub decision: Option<u64>,
+    /// The host that made it, if that is another one.
+    pub host: Option<Arc<str>>,
 }
 
 /// The author of a ban.
@@ -69,13 +71,17 @@ pub enum By {
     Limit,
     /// A decision of CrowdSec's local API. It stands beside the bans of other authors.
     CrowdSec,
+    /// Another host of the cluster. It stands beside the bans of other authors.
+    Host,
 }
 
 impl By {
     /// Every author.
-    pub const ALL: [Self; 3] = [Self::Operator, Self::Limit, Self::CrowdSec];
+    pub const ALL: [Self; 4] = [Self::Operator, Self::Limit, Self::CrowdSec, Self::Host];
     /// The authors on this host, of which a prefix has one at a time: see [`Ban::own_until`].
     pub const OWN: [Self; 2] = [Self::Operator, Self::Limit];
+    /// The authors elsewhere, whose bans do not apply to exceptions.
+    pub const ELSEWHERE: [Self; 2] = [Self::CrowdSec, Self::Host];
 
     /// Its bit in [`Ban::refused`].
     const fn bit(self) -> u64 {
@@ -83,7 +89,14 @@ impl By {
             Self::Operator => 0,
             Self::Limit => Ban::BY_LIMIT,
             Self::CrowdSec => Ban::BY_CROWDSEC,
+            Self::Host => Ban::BY_HOST,
         }
+    }
+
+    /// Whether its bans do not apply to exceptions.
+    #[must_use]
+    pub fn is_elsewhere(self) -> bool {
+        Self::ELSEWHERE.contains(&self)
     }
 
     /// The author of [`Ban::own_until`].
@@ -138,16 +151,19 @@ pub struct Record {
 }
 
 impl BanList {
-    /// Reads the entries that an earlier agent left in the trie. The end of a ban by CrowdSec may be that of a wider
+    /// Reads the entries that an earlier agent left in the trie. The end of a ban from elsewhere may be that of another
     /// ban: the trie has only the latest.
     pub fn resume(entries: impl IntoIterator<Item = BanEntry>) -> Self {
         let mut list = Self::default();
         for BanEntry { prefix, ban } in entries {
-            if ban.own_until != 0 || !(ban.is_by_crowdsec() || ban.is_exception()) {
+            if ban.own_until != 0 || !(ban.is_by_crowdsec() || ban.is_by_host() || ban.is_exception()) {
                 list.insert(prefix, By::of(&ban), Held { until: ban.own_until, ..Held::default() });
             }
             if ban.is_by_crowdsec() {
                 list.insert(prefix, By::CrowdSec, Held { until: ban.until, ..Held::default() });
+            }
+            if ban.is_by_host() {
+                list.insert(prefix, By::Host, Held { until: ban.until, ..Held::default() });
             }
             if ban.is_exception() {
                 list.add_exception(prefix);
@@ -242,7 +258,7 @@ impl BanList {
     pub fn holders(&self, prefix: &PrefixKey, now: u64) -> Vec<(By, &Held)> {
         let of_prefix = (*prefix, By::ALL[0])..=(*prefix, By::ALL[By::ALL.len() - 1]);
         let held = self.held.range(of_prefix).map(|((_, by), held)| (*by, held));
-        let applies = |by: By| by != By::CrowdSec || !self.is_excepted(prefix);
+        let applies = |by: By| !by.is_elsewhere() || !self.is_excepted(prefix);
         let mut holders: Vec<_> =
             held.filter(|(by, held)| Ban::is_in_effect(held.until, now) && applies(*by)).collect();
         holders.sort_by_key(|(by, held)| (std::cmp::Reverse(held.until), *by));
@@ -286,7 +302,7 @@ impl BanList {
         was_suspended || was_banned
     }
 
-    /// Lets no ban by CrowdSec apply to a prefix.
+    /// Lets no ban from elsewhere apply to a prefix.
     pub fn except(&mut self, prefix: PrefixKey, touched: &mut Touched) {
         self.touch(&prefix, touched);
         self.add_exception(prefix);
@@ -302,7 +318,7 @@ impl BanList {
         true
     }
 
-    /// The prefixes to which bans by CrowdSec do not apply.
+    /// The prefixes to which bans from elsewhere do not apply.
     pub fn exceptions(&self) -> impl Iterator<Item = PrefixKey> + '_ {
         self.exceptions.iter().copied()
     }
@@ -321,15 +337,15 @@ impl BanList {
         !self.exceptions.is_empty() && lengths.any(|(length, _)| self.exceptions.contains(&prefix.cut(*length)))
     }
 
-    /// Whether CrowdSec bans a prefix, one that contains it, or one within it, exceptions aside.
+    /// Whether an author bans a prefix, one that contains it, or one within it, exceptions aside.
     #[must_use]
-    pub fn is_banned_by_crowdsec(&self, prefix: &PrefixKey, now: u64) -> bool {
+    pub fn is_banned_by(&self, author: By, prefix: &PrefixKey, now: u64) -> bool {
         let (first, last) = span(prefix);
         let is_banned = |held: &Held| Ban::is_in_effect(held.until, now);
-        let within = self.held.range((first, By::ALL[0])..=(last, By::CrowdSec));
-        self.containing(prefix).any(|around| around.by == By::CrowdSec && Ban::is_in_effect(around.until, now))
+        let within = self.held.range((first, By::ALL[0])..=(last, By::ALL[By::ALL.len() - 1]));
+        self.containing(prefix).any(|around| around.by == author && Ban::is_in_effect(around.until, now))
             || within
-                .filter(|((inner, by), _)| *by == By::CrowdSec && inner.length >= prefix.length)
+                .filter(|((inner, by), _)| *by == author && inner.length >= prefix.length)
                 .any(|(_, held)| is_banned(held))
     }
 
@@ -351,7 +367,7 @@ impl BanList {
     pub fn around(&self, prefix: &PrefixKey, now: u64) -> Option<Around> {
         let is_excepted = self.is_excepted(prefix);
         self.containing(prefix)
-            .filter(|around| Ban::is_in_effect(around.until, now) && !(is_excepted && around.by == By::CrowdSec))
+            .filter(|around| Ban::is_in_effect(around.until, now) && !(is_excepted && around.by.is_elsewhere()))
             .max_by_key(|around| (around.prefix.length, around.until))
     }
 
@@ -394,7 +410,7 @@ impl BanList {
             return None;
         }
         let is_excepted = self.is_excepted(prefix);
-        let applies = |around: &Around| !(is_excepted && around.by == By::CrowdSec);
+        let applies = |around: &Around| !(is_excepted && around.by.is_elsewhere());
         let until = self.containing(prefix).filter(applies).map(|around| around.until).max().unwrap_or(0);
         let own_until = self.own(prefix).map_or(0, |(_, held)| held.until);
         let bits = By::ALL.iter().filter(|by| self.by(prefix, **by).is_some()).fold(0, |bits, by| bits | by.bit());
@@ -563,12 +579,12 @@ mod tests {
     fn the_trie_says_who_made_an_entry() {
         let prefix = PrefixKey { address: [1; 16], length: 128 };
         for own in [None, Some(By::Operator), Some(By::Limit)] {
-            for crowdsec in [None, Some(700)] {
+            for (author, elsewhere) in [(By::CrowdSec, None), (By::CrowdSec, Some(700)), (By::Host, Some(700))] {
                 for is_exception in [false, true] {
                     let mut list = BanList::default();
                     let mut touched = Touched::default();
                     own.iter().for_each(|by| list.ban(prefix, *by, until(100), &mut touched));
-                    crowdsec.iter().for_each(|end| list.ban(prefix, By::CrowdSec, until(*end), &mut touched));
+                    elsewhere.iter().for_each(|end| list.ban(prefix, author, until(*end), &mut touched));
                     if is_exception {
                         list.except(prefix, &mut touched);
                     }
@@ -579,11 +595,11 @@ mod tests {
                     let written: Vec<BanEntry> = written.collect();
                     assert!(written.iter().all(|entry| entry.ban.packets() == 7));
                     let mut resumed = BanList::resume(written);
-                    if is_exception && crowdsec.is_some() {
-                        // With an exception the trie does not have the end of CrowdSec's ban.
-                        ban(&mut resumed, prefix, By::CrowdSec, until(700));
+                    if is_exception && elsewhere.is_some() {
+                        // With an exception the trie does not have the end of a ban from elsewhere.
+                        ban(&mut resumed, prefix, author, until(700));
                     }
-                    assert_eq!(resumed, list, "{own:?} {crowdsec:?} {is_exception}");
+                    assert_eq!(resumed, list, "{own:?} {author:?} {elsewhere:?} {is_exception}");
                 }
             }
         }
@@ -638,7 +654,7 @@ mod tests {
                 for (prefix, step) in batch {
                     match step {
                         Step::Ban(by, end) => {
-                            if by != By::CrowdSec {
+                            if !by.is_elsewhere() {
                                 By::OWN.iter().for_each(|own| { model.remove(&(prefix, *own)); });
                             }
                             model.insert((prefix, by), end);
@@ -677,7 +693,7 @@ mod tests {
                 let by_trie = longest.is_some_and(|(_, until)| Ban::is_in_effect(*until, now));
                 let is_excepted = exceptions.iter().any(contains);
                 let by_all = model.iter().any(|((of, by), until)| {
-                    contains(of) && Ban::is_in_effect(*until, now) && !(is_excepted && *by == By::CrowdSec)
+                    contains(of) && Ban::is_in_effect(*until, now) && !(is_excepted && by.is_elsewhere())
                 });
                 prop_assert_eq!(by_trie, by_all);
                 prop_assert_eq!(list.around(&whole, now).is_some(), by_all);

@@ -65,7 +65,7 @@ pub(super) fn take_up(shared: &Shared, saved: Option<&SavedBouncer>, decisions: 
 }
 
 fn held(effect: Effect) -> Held {
-    let why = Why { text: effect.scenario, limit: None, decision: Some(effect.id) };
+    let why = Why { text: effect.scenario, decision: Some(effect.id), ..Why::default() };
     Held { until: effect.until, since: effect.since, why: Some(why) }
 }
 

@@ -303,6 +303,7 @@ impl BanLists {
         }
         let (one, listed) = set.lists.iter().find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
         Some(BanStatus {
+            origin_on_host: None,
             cidr: listed.prefix().to_string(),
             expires_in_seconds: None,
             origin: format!("list:{}", one.list.name),

@@ -36,7 +36,7 @@ impl InEffect {
             if let Some(inside) = self.config.agent.never_limit.iter().find(|exempt| prefix.covers(exempt)) {
                 banned.notes.push(format!("{inside} in {key} is exempt and stays reachable"));
             }
-            let why = reason.map(|text| Why { text, limit: None, decision: None });
+            let why = reason.map(|text| Why { text, ..Why::default() });
             bans.push((key, Held { until, since, why }));
         }
         banned.kept = self.ban(&bans, By::Operator, now).map_err(|error| error.to_string())?;
@@ -50,18 +50,20 @@ impl InEffect {
     }
 
     /// Suspends bans by limits while the agent is on `observe`, and restores the unexpired ones when it enforces again;
-    /// lifts bans by CrowdSec, whose decisions the bouncer applies again. An operator's ban is an order and stays in
+    /// lifts bans from elsewhere, which their threads apply again. An operator's ban is an order and stays in
     /// effect in both modes.
     pub(super) fn follow_mode(&mut self) -> Result<(), LoadError> {
         match self.config.agent.mode {
             Mode::Observe => {
-                let by_crowdsec: Vec<PrefixKey> = self.bans.of(By::CrowdSec).map(|(prefix, _)| prefix).collect();
-                for some in by_crowdsec.chunks(AT_ONCE) {
-                    self.change_bans(some, |bans, touched| {
-                        some.iter().for_each(|prefix| {
-                            bans.lift(prefix, By::CrowdSec, touched);
-                        });
-                    })?;
+                for author in By::ELSEWHERE {
+                    let of_author: Vec<PrefixKey> = self.bans.of(author).map(|(prefix, _)| prefix).collect();
+                    for some in of_author.chunks(AT_ONCE) {
+                        self.change_bans(some, |bans, touched| {
+                            some.iter().for_each(|prefix| {
+                                bans.lift(prefix, author, touched);
+                            });
+                        })?;
+                    }
                 }
                 let by_limits: Vec<_> = self.bans.of(By::Limit).map(|(prefix, held)| (prefix, held.clone())).collect();
                 by_limits.into_iter().try_for_each(|(prefix, held)| {
@@ -73,7 +75,11 @@ impl InEffect {
             Mode::Enforce => {
                 let now = monotonic_nanoseconds();
                 let suspended = self.bans.take_suspended(now);
-                self.ban(&suspended, By::Limit, now).map(drop)
+                // Other hosts have them already, or the next comparison publishes them.
+                let outbox = self.outbox.take();
+                let result = self.ban(&suspended, By::Limit, now);
+                self.outbox = outbox;
+                result.map(drop)
             }
         }
     }
@@ -95,34 +101,44 @@ impl InEffect {
         self.lift(&prefixes.iter().map(PrefixKey::from).collect::<Vec<_>>())
     }
 
-    /// Lifts every ban by the operator or a limit.
+    /// Lifts every ban by the operator or a limit, on this host and on others.
     pub(super) fn lift_all_bans(&mut self) -> Result<Unbanned, String> {
-        let prefixes = self.bans.own_prefixes();
+        let mut prefixes = self.bans.own_prefixes();
+        prefixes.extend(self.bans.of(By::Host).map(|(prefix, _)| prefix));
+        prefixes.sort_unstable();
+        prefixes.dedup();
         let mut unbanned = self.lift_own(&prefixes)?;
         unbanned.banned_by_crowdsec = self.bans.count_of(By::CrowdSec) as u64;
         Ok(unbanned)
     }
 
-    /// Lifts the bans of these prefixes. Of a prefix that only CrowdSec bans, whole or in part, an exception keeps its
-    /// decisions from applying. Where the operator or a limit bans it too, their ban alone is lifted: a program that lifts
-    /// its own bans must not overrule CrowdSec.
+    /// Lifts the bans of these prefixes, on other hosts too. Of a prefix that only CrowdSec bans, whole or in part, or
+    /// that other hosts ban as part of another prefix, an exception keeps bans from elsewhere from applying. Where the
+    /// operator, a limit or another host bans it too, their ban alone is lifted: a program that lifts its own bans must not
+    /// overrule CrowdSec.
     fn lift(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
         let now = monotonic_nanoseconds();
         let banned =
-            |prefix: &&PrefixKey| !self.bans.is_excepted(prefix) && self.bans.is_banned_by_crowdsec(prefix, now);
-        let of_crowdsec: Vec<PrefixKey> = prefixes.iter().filter(banned).copied().collect();
-        let (both, alone): (Vec<PrefixKey>, Vec<PrefixKey>) =
-            of_crowdsec.into_iter().partition(|prefix| self.bans.own(prefix).is_some());
+            |prefix: &PrefixKey, by: By| !self.bans.is_excepted(prefix) && self.bans.is_banned_by(by, prefix, now);
+        let is_lifted =
+            |prefix: &PrefixKey| self.bans.own(prefix).is_some() || self.bans.by(prefix, By::Host).is_some();
+        let of_crowdsec = prefixes.iter().filter(|prefix| banned(prefix, By::CrowdSec)).copied();
+        let (both, mut alone): (Vec<PrefixKey>, Vec<PrefixKey>) = of_crowdsec.partition(is_lifted);
+        let of_hosts = prefixes.iter().filter(|prefix| banned(prefix, By::Host) && !is_lifted(prefix)).copied();
+        let of_hosts: Vec<PrefixKey> = of_hosts.filter(|prefix| !alone.contains(prefix)).collect();
+        alone.extend(&of_hosts);
         let count = self.bans.exceptions().count() + alone.len();
         if count > MOST_EXCEPTIONS {
             return Err(format!(
-                "{count} exceptions from CrowdSec's bans exceed the most, {MOST_EXCEPTIONS}: delete the decisions in CrowdSec \
-                 with cscli decisions delete"
+                "{count} exceptions from bans by CrowdSec and other hosts exceed the most, {MOST_EXCEPTIONS}: delete the \
+                 decisions in CrowdSec with cscli decisions delete, and lift the bans of other hosts with agent unban"
             ));
         }
         let mut unbanned = self.lift_own(prefixes)?;
         self.except(&alone).map_err(|error| error.to_string())?;
-        unbanned.exceptions = alone.iter().map(ToString::to_string).collect();
+        unbanned.exceptions_from_hosts = of_hosts.iter().map(ToString::to_string).collect();
+        unbanned.exceptions =
+            alone.iter().filter(|prefix| !of_hosts.contains(prefix)).map(ToString::to_string).collect();
         unbanned.still_banned_by_crowdsec = both.iter().map(ToString::to_string).collect();
         unbanned.unbanned += alone.len() as u64;
         unbanned.was_banned = unbanned.unbanned > 0;
@@ -138,8 +154,10 @@ impl InEffect {
     fn lift_own(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
         let mut unbanned = Unbanned::default();
         for prefix in prefixes {
-            unbanned.unbanned += u64::from(self.unban(prefix).map_err(|error| error.to_string())?);
+            unbanned.unbanned +=
+                u64::from(self.unban(prefix).map_err(|error| error.to_string())? | self.unban_of_host(prefix)?);
         }
+        self.publish_removals(prefixes);
         self.escalation.forget(prefixes);
         unbanned.was_banned = unbanned.unbanned > 0;
         if unbanned.was_banned {
@@ -148,7 +166,16 @@ impl InEffect {
         Ok(unbanned)
     }
 
-    /// Lets no ban by CrowdSec apply to these prefixes.
+    /// Lifts another host's ban of exactly this prefix; `false` if there is none.
+    fn unban_of_host(&mut self, prefix: &PrefixKey) -> Result<bool, String> {
+        let is_banned = self.bans.by(prefix, By::Host).is_some();
+        if is_banned {
+            self.lift_by(prefix, By::Host).map_err(|error| error.to_string())?;
+        }
+        Ok(is_banned)
+    }
+
+    /// Lets no ban from elsewhere apply to these prefixes.
     pub(super) fn except(&mut self, prefixes: &[PrefixKey]) -> Result<(), LoadError> {
         self.change_bans(prefixes, |bans, touched| {
             prefixes.iter().for_each(|prefix| bans.except(*prefix, touched));
@@ -156,7 +183,7 @@ impl InEffect {
     }
 }
 
-/// The most exceptions to bans by CrowdSec.
+/// The most exceptions to bans from elsewhere.
 pub(super) const MOST_EXCEPTIONS: usize = 10_000;
 /// The most bans changed under one lock.
 pub(super) const AT_ONCE: usize = 2_000;
@@ -226,7 +253,7 @@ fn parse(order: &BanOrder, now: u64) -> Result<(Prefix, u64), String> {
 
 impl InEffect {
     /// Bans prefixes by the operator or a limit; returns those whose longer bans stay. An operator's ban ends the
-    /// exceptions from CrowdSec's within it.
+    /// exceptions within it.
     pub(super) fn ban(&mut self, orders: &[(PrefixKey, Held)], by: By, now: u64) -> Result<Vec<BanStatus>, LoadError> {
         let mut kept = Vec::new();
         for (prefix, held) in orders {
@@ -242,6 +269,7 @@ impl InEffect {
                 });
                 bans.ban(*prefix, by, held.clone(), touched);
             })?;
+            self.publish_ban(prefix, by, held, now);
         }
         Ok(kept)
     }

@@ -1,4 +1,4 @@
-//! Bans by CrowdSec: applies its decisions to the list of bans and to the kernel.
+//! Bans from elsewhere, by CrowdSec and by other hosts: applies them to the list of bans and to the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::bans::AT_ONCE;
 use super::engine::PacketEngine;
 use super::in_effect::InEffect;
 
-/// The ban of each prefix; `None` where CrowdSec bans it no more.
+/// The ban of each prefix; `None` where the author bans it no more.
 pub type DecisionBans = BTreeMap<PrefixKey, Option<Held>>;
 
 impl PacketEngine {
@@ -21,11 +21,17 @@ impl PacketEngine {
     ///
     /// When the kernel refuses; the bans before the failure are in effect.
     pub fn set_decisions(&self, wanted: BTreeMap<PrefixKey, Held>) -> Result<(), LoadError> {
+        let changes = self.changes_to(By::CrowdSec, wanted);
+        self.apply_decisions(&changes)
+    }
+
+    /// The changes that make these bans, and no others of their author, the ones in effect.
+    pub(super) fn changes_to(&self, author: By, wanted: BTreeMap<PrefixKey, Held>) -> DecisionBans {
         let mut changes: DecisionBans = wanted.into_iter().map(|(prefix, held)| (prefix, Some(held))).collect();
         {
             let in_effect = self.lock();
             let mut known = BTreeSet::new();
-            for (prefix, held) in in_effect.bans.of(By::CrowdSec) {
+            for (prefix, held) in in_effect.bans.of(author) {
                 match changes.get(&prefix) {
                     Some(Some(wanted)) if wanted == held => known.insert(prefix),
                     Some(_) => continue,
@@ -41,7 +47,7 @@ impl PacketEngine {
                 None => true,
             });
         }
-        self.apply_decisions(&changes)
+        changes
     }
 
     /// Changes bans by CrowdSec. None is in effect in observe mode, nor within an exempt prefix.
@@ -53,19 +59,19 @@ impl PacketEngine {
         let changes: Vec<_> = changes.iter().collect();
         for some in changes.chunks(AT_ONCE) {
             // The lock is released in between for other requests.
-            self.lock().apply_decisions(some)?;
+            self.lock().apply_elsewhere(By::CrowdSec, some)?;
         }
         Ok(())
     }
 
-    /// The number of prefixes that CrowdSec bans, and the exceptions from these bans.
+    /// The number of prefixes that CrowdSec bans, and the exceptions from bans from elsewhere.
     #[must_use]
     pub fn decision_counts(&self) -> (u64, Vec<PrefixKey>) {
         let in_effect = self.lock();
         (in_effect.bans.count_of(By::CrowdSec) as u64, in_effect.bans.exceptions().collect())
     }
 
-    /// Restores the exceptions from bans by CrowdSec.
+    /// Restores the exceptions from bans from elsewhere.
     ///
     /// # Errors
     ///
@@ -76,7 +82,12 @@ impl PacketEngine {
 }
 
 impl InEffect {
-    fn apply_decisions(&mut self, changes: &[(&PrefixKey, &Option<Held>)]) -> Result<(), LoadError> {
+    /// Changes bans of an author elsewhere; returns the exempt prefixes among new ones.
+    pub(super) fn apply_elsewhere(
+        &mut self,
+        author: By,
+        changes: &[(&PrefixKey, &Option<Held>)],
+    ) -> Result<BTreeSet<PrefixKey>, LoadError> {
         let is_observing = self.config.agent.mode == Mode::Observe;
         let exempt: BTreeSet<PrefixKey> =
             changes.iter().map(|(prefix, _)| **prefix).filter(|prefix| self.is_exempt(prefix)).collect();
@@ -84,11 +95,12 @@ impl InEffect {
         self.change_bans(&prefixes, |bans, touched| {
             for (prefix, held) in changes {
                 match held.as_ref().filter(|_| !is_observing && !exempt.contains(prefix)) {
-                    Some(held) => bans.ban(**prefix, By::CrowdSec, held.clone(), touched),
-                    None => drop(bans.lift(prefix, By::CrowdSec, touched).then_some(())),
+                    Some(held) => bans.ban(**prefix, author, held.clone(), touched),
+                    None => drop(bans.lift(prefix, author, touched).then_some(())),
                 }
             }
-        })
+        })?;
+        Ok(exempt)
     }
 
     /// Whether no ban applies to any address of a prefix.

@@ -164,7 +164,7 @@ impl PacketEngine {
         let mut in_effect = self.lock();
         for SavedReason { text, limit, since, bans } in &restore.saved.reasons {
             let limit = limit.as_deref().map(Arc::from);
-            let why = (!text.is_empty()).then(|| Why { text: text.as_str().into(), limit, decision: None });
+            let why = (!text.is_empty()).then(|| Why { text: text.as_str().into(), limit, ..Why::default() });
             for BanEntry { prefix, ban } in bans.iter().filter_map(|nth| restore.saved.bans.get(*nth)) {
                 // Within the same boot, it may be another ban by now.
                 let own_end = in_effect.bans.own(prefix).map(|(_, held)| held.until);

@@ -161,7 +161,7 @@ impl InEffect {
             ));
         }
         let time = self.escalation.history.time(limit, prefix, escalate, now);
-        let why = Why { text: offence.reason().into(), limit: Some(Arc::clone(limit)), decision: None };
+        let why = Why { text: offence.reason().into(), limit: Some(Arc::clone(limit)), ..Why::default() };
         let since = seconds_since_1970() as u64;
         let held = Held { until: now.saturating_add(time), since, why: Some(why) };
         match self.ban(&[(*prefix, held)], By::Limit, now) {

@@ -1,8 +1,10 @@
 //! The policy on packets in effect: programs, bans, counters, and their replacement.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use api::request::CountersReset;
+use cluster::bans::BanOutbox;
 use common::counters::{BYPASS_ROWS, KeyStatistics};
 use common::packet::Direction;
 use common::settings::{Runtime, TableIdentity};
@@ -45,6 +47,8 @@ pub(super) struct InEffect {
     pub(super) generation: Generation,
     /// This host's shares of shared limits, by the limits' names.
     pub(super) shares: HashMap<String, cluster::EffectiveShare>,
+    /// Receives this host's bans and removals, if it shares them.
+    pub(super) outbox: Option<Arc<BanOutbox>>,
 }
 
 impl InEffect {
@@ -107,6 +111,7 @@ impl InEffect {
             baseline,
             generation,
             shares,
+            outbox: None,
         };
         if let Err(error) = in_effect.follow_mode() {
             in_effect.notes.push(format!("applying the mode to bans that limits made failed: {error}"));

@@ -11,6 +11,7 @@ mod in_effect;
 mod interfaces;
 mod refusal_counts;
 mod saved_bans;
+mod shared_bans;
 
 pub use decisions::DecisionBans;
 pub use engine::{PERIOD, PacketEngine, Packets};

@@ -415,7 +415,23 @@ impl Page<'_> {
             "Keys that the last exchange left to this host alone, since there were too many.",
             ["limit"],
             each().map(|(name, limit)| ([name], limit.keys_local)),
-        )
+        )?;
+        let Some(bans) = &cluster.bans else { return Ok(()) };
+        self.gauge("weir_cluster_bans", "Bans of other hosts.", [], [([], bans.others)])?;
+        let published = bans.published;
+        self.gauge("weir_cluster_bans_published", "Bans of this host in the store.", [], [([], published)])?;
+        let waiting = bans.waiting;
+        self.gauge("weir_cluster_bans_waiting", "Bans and removals that wait for the store.", [], [([], waiting)])?;
+        let left_out = bans.left_out;
+        self.gauge(
+            "weir_cluster_bans_left_out",
+            "Bans of this host that the store has no room for.",
+            [],
+            [([], left_out)],
+        )?;
+        self.gauge("weir_cluster_bans_ignored", "Invalid entries in the store.", [], [([], bans.ignored)])?;
+        let failed = bans.failed_requests;
+        self.counter("weir_cluster_ban_requests_failed_total", "Failed requests to share bans.", [], [([], failed)])
     }
 
     fn notifications(&mut self, all: &[NotificationStatus]) -> Result<(), Error> {

@@ -6,7 +6,7 @@ pub const CLUSTER: TableReference = TableReference {
     heading: "[cluster]",
     variant: None,
     page: "cluster",
-    summary: "The store through which many hosts enforce limits with `cluster` together.",
+    summary: "The store through which many hosts enforce limits with `cluster` together, and share bans.",
     keys: &[
         key(
             "store",
@@ -57,6 +57,13 @@ pub const CLUSTER: TableReference = TableReference {
             Absent::Value("\"share\""),
             "What a host enforces when its leases have expired and the store is unavailable. `share`: the limit divided by the \
              hosts last seen. `local`: the whole limit. `open`: nothing is refused. `closed`: everything is refused.",
+        ),
+        key(
+            "share_bans",
+            Kind::Boolean,
+            Absent::Value("false"),
+            "Whether every host enforces the bans that operators (`agent ban`) and limits (`escalate`) of all hosts make, within \
+             a second.",
         ),
     ],
     example: "[cluster]\nstore = \"redis://127.0.0.1:6379\"\nnode = \"host-1\"\n\n[[limit]]\nname = \"logins\"\n\

@@ -124,8 +124,10 @@ impl InEffect {
             |prefix: &PrefixKey| self.bans.own(prefix).is_some() || self.bans.by(prefix, By::Host).is_some();
         let of_crowdsec = prefixes.iter().filter(|prefix| banned(prefix, By::CrowdSec)).copied();
         let (both, mut alone): (Vec<PrefixKey>, Vec<PrefixKey>) = of_crowdsec.partition(is_lifted);
-        let of_hosts = prefixes.iter().filter(|prefix| banned(prefix, By::Host) && !is_lifted(prefix)).copied();
-        let of_hosts: Vec<PrefixKey> = of_hosts.filter(|prefix| !alone.contains(prefix)).collect();
+        let is_of_hosts =
+            |prefix: &&PrefixKey| banned(prefix, By::Host) && !banned(prefix, By::CrowdSec) && !is_lifted(prefix);
+        let of_hosts: Vec<PrefixKey> = prefixes.iter().filter(is_of_hosts).copied().collect();
+        let exceptions = alone.iter().map(ToString::to_string).collect();
         alone.extend(&of_hosts);
         let count = self.bans.exceptions().count() + alone.len();
         if count > MOST_EXCEPTIONS {
@@ -137,8 +139,7 @@ impl InEffect {
         let mut unbanned = self.lift_own(prefixes)?;
         self.except(&alone).map_err(|error| error.to_string())?;
         unbanned.exceptions_from_hosts = of_hosts.iter().map(ToString::to_string).collect();
-        unbanned.exceptions =
-            alone.iter().filter(|prefix| !of_hosts.contains(prefix)).map(ToString::to_string).collect();
+        unbanned.exceptions = exceptions;
         unbanned.still_banned_by_crowdsec = both.iter().map(ToString::to_string).collect();
         unbanned.unbanned += alone.len() as u64;
         unbanned.was_banned = unbanned.unbanned > 0;
@@ -153,11 +154,11 @@ impl InEffect {
 
     fn lift_own(&mut self, prefixes: &[PrefixKey]) -> Result<Unbanned, String> {
         let mut unbanned = Unbanned::default();
+        self.publish_removals(prefixes);
         for prefix in prefixes {
             unbanned.unbanned +=
                 u64::from(self.unban(prefix).map_err(|error| error.to_string())? | self.unban_of_host(prefix)?);
         }
-        self.publish_removals(prefixes);
         self.escalation.forget(prefixes);
         unbanned.was_banned = unbanned.unbanned > 0;
         if unbanned.was_banned {

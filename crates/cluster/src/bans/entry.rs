@@ -3,6 +3,8 @@
 use config::{PrefixKey, prefix};
 use serde::{Deserialize, Serialize};
 
+/// The most prefixes in the store, bans and removals together.
+pub const MOST: usize = 65_536;
 /// The longest entry that is read or written, in bytes.
 pub const LONGEST: usize = 2_048;
 /// The longest names of a host and of a limit.

@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use config::PrefixKey;
 
-use super::entry::{Detail, Entry, Kind, prefix_of};
+use super::entry::{Detail, Entry, Kind, MOST, prefix_of};
 use super::outbox::{Order, OwnBan};
 
-/// The most prefixes in the store, bans and removals together.
-pub const MOST: usize = 65_536;
 /// The most entries of one reply.
 pub const PAGE: usize = 500;
 /// The most orders of one request.

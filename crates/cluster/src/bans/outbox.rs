@@ -8,7 +8,7 @@ use config::PrefixKey;
 use tokio::sync::Notify;
 
 /// The most orders that wait for the store: a few for each ban that it may have.
-const MOST_WAITING: usize = 4 * super::known_bans::MOST;
+const MOST_WAITING: usize = 4 * super::entry::MOST;
 
 /// A ban by an operator or a limit of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,8 +14,9 @@ use host::clock::{boot_nanoseconds, monotonic_nanoseconds};
 use redis::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::entry::{Kind, MOST};
 use super::host_bans::{Applied, HostBans, HostBansError};
-use super::known_bans::{KnownBans, MOST, ORDERS, PAGE, Reply, Request, SharedBan, Update, Verdict};
+use super::known_bans::{KnownBans, ORDERS, PAGE, Reply, Request, SharedBan, Update, Verdict};
 use super::outbox::BanOutbox;
 use crate::connect::Connection;
 use crate::error::{ClusterError, StoreError};
@@ -326,8 +327,8 @@ impl Worker {
         let kind = if applied.is_observing { EventKind::WouldBan } else { EventKind::Banned };
         for (prefix, ban) in bans.by_ref().take(NAMED) {
             let by = match (&ban.entry.kind, &ban.entry.detail.limit) {
-                (super::entry::Kind::Limit, Some(limit)) => format!("limit {limit}"),
-                (super::entry::Kind::Limit, None) => "a limit".to_owned(),
+                (Kind::Limit, Some(limit)) => format!("limit {limit}"),
+                (Kind::Limit, None) => "a limit".to_owned(),
                 _ => "an operator".to_owned(),
             };
             let detail = ban.entry.detail.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use config::PrefixKey;
 use proptest::prelude::*;
 
-use super::entry::{Detail, Entry, Kind};
-use super::known_bans::{Change, KnownBans, MOST, PAGE, Reply, Request, Update, Verdict};
+use super::entry::{Detail, Entry, Kind, MOST};
+use super::known_bans::{Change, KnownBans, PAGE, Reply, Request, Update, Verdict};
 use super::outbox::{BanOutbox, Order, OwnBan};
 
 const MS: u64 = 1_000_000;

@@ -178,9 +178,9 @@ impl Found {
 
     fn exempt_origin(&mut self, origin: String) {
         if self.exempt_origins.len() < MOST_ORIGINS {
-            self.exempt_origins.push(origin)
+            self.exempt_origins.push(origin);
         } else {
-            self.exempt_further += 1
+            self.exempt_further += 1;
         }
     }
 

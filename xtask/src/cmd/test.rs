@@ -100,7 +100,8 @@ fn run_all(workspace: &Workspace, arguments: &Arguments, with_paths: &dyn Fn(&mu
             println!("skipped: {}: run `cargo xtask test --long`", job.name);
         }
     }
-    suite::run(jobs, arguments.programs.into(), &workspace.target.join("test-output"), &mut io::stdout().lock()).map(drop)
+    suite::run(jobs, arguments.programs.into(), &workspace.target.join("test-output"), &mut io::stdout().lock())
+        .map(drop)
 }
 
 /// Runs a program as cargo does.

@@ -10,10 +10,11 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use serde_json::Value;
 use tempfile::TempDir;
 use testbed::tests;
+use testbed::trials::{Test, trial};
 
 use self::driver::{Browser, PROGRAM};
 use self::mixtures::{Mixture, Random};
@@ -25,7 +26,7 @@ const HOSTILE: &str =
     "</title></style></script><script>document.title='broken'</script>\\\" onload='x' ]]> --> <img src=x>";
 
 fn main() {
-    let tests: &[(&str, fn())] = tests![
+    let tests: &[Test] = tests![
         the_page_of_a_replay_is_shown_light_and_dark_on_a_phone_and_a_desk,
         the_page_of_suggest_is_shown_light_and_dark_on_a_phone_and_a_desk,
         a_click_sorts_a_table_and_another_one_reverses_it,
@@ -35,20 +36,15 @@ fn main() {
     let obstacle = std::env::var_os(PROGRAM)
         .is_none()
         .then_some("it needs chromedriver: run `cargo xtask integration`, which provides it");
-    let trial = |(name, test): &(&str, fn())| {
+    let trials = tests.iter().map(|test| {
         if let Some(reason) = obstacle {
-            eprintln!("skipped: {name}: {reason}");
+            eprintln!("skipped: {}: {reason}", test.0);
         }
-        let test = *test;
-        Trial::test(*name, move || {
-            test();
-            Ok(())
-        })
-        .with_ignored_flag(obstacle.is_some())
-    };
+        trial(test).with_ignored_flag(obstacle.is_some())
+    });
     // One browser at a time.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit();
+    libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
 /// A page in a folder of its own.

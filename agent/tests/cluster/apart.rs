@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::fleet::Host;
 use crate::redis::Redis;
 use crate::trouble::{LIMIT, PATIENCE, pair, store};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     one_limits_damaged_ledger_concerns_no_other_limit,
     one_limits_forbidden_ledger_concerns_no_other_limit,
     a_cluster_that_loses_one_of_three_masters_loses_no_other_limits,

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::fleet::{BURST, Host};
 use crate::redis::Redis;
 use crate::trouble::{LIMIT, PATIENCE, pair, store};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_reload_without_a_store_keeps_every_host_to_its_share,
     a_start_without_a_store_uses_the_hosts_last_seen,
     a_lease_stays_valid_over_reloads,

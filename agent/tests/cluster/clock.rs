@@ -7,12 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::failover::{fleet, measured};
 use crate::redis::Redis;
 use crate::trouble::PATIENCE;
 
-pub const TESTS: &[(&str, fn())] = tests![a_store_whose_clock_steps_by_nearly_a_lease_grants_nothing_twice,];
+pub const TESTS: &[Test] = tests![a_store_whose_clock_steps_by_nearly_a_lease_grants_nothing_twice,];
 
 /// Why the store's clock cannot be set here, if it cannot.
 pub fn obstacle() -> Option<&'static str> {

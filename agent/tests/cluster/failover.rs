@@ -5,12 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::fleet::{BURST, Host, Outcome, RATE, Spread, drive};
 use crate::redis::{Redis, free_port, program};
 use crate::trouble::PATIENCE;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_sentinels_replica_that_lagged_grants_nothing_twice,
     a_store_that_is_emptied_again_and_again_grants_nothing_twice,
     a_store_whose_connections_are_cut_grants_nothing_twice,

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::fleet::{Asker, BURST, Host, KEYS, Kept, Spread, measure, windows};
 use crate::redis::Redis;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_key_has_one_limit_on_four_hosts,
     windows_are_shared_by_four_hosts,
     windows_end_and_begin_on_four_hosts,

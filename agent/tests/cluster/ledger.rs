@@ -6,10 +6,11 @@ use cluster::ledger::{Acknowledged, Ledger, Report};
 use cluster::store::SCRIPT;
 use common::share::Share;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::redis::Redis;
 
-pub const TESTS: &[(&str, fn())] = tests![the_script_and_its_model_answer_alike,];
+pub const TESTS: &[Test] = tests![the_script_and_its_model_answer_alike,];
 
 struct Dice(u64);
 

@@ -5,11 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::fleet::Host;
 use crate::redis::{Redis, free_port, program};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_store_with_tls_works_and_its_password_is_never_printed,
     a_cluster_of_stores_is_found_from_one_of_its_nodes,
     sentinels_name_the_master,

@@ -8,11 +8,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::fleet::{BURST, Host};
 use crate::redis::Redis;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_store_that_never_replies_delays_no_decision,
     a_store_that_hangs_is_reported_and_used_again,
     without_a_store_when_store_is_down_applies,

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::Network;
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_refused_connection_is_reset,
     an_established_connection_that_is_refused_is_reset,
     a_refused_datagram_is_answered_by_icmp,
@@ -23,7 +24,7 @@ pub const TESTS: &[(&str, fn())] = tests![
 ];
 
 /// Tests that require the queueing discipline fq.
-pub const WITH_FQ: &[(&str, fn())] = tests![
+pub const WITH_FQ: &[Test] = tests![
     packets_that_are_shaped_leave_in_order_and_none_too_early,
     a_queue_longer_than_fq_allows_a_flow_is_warned_of_and_whole_once_it_does,
 ];

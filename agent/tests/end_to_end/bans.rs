@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_ban_refuses_everything_until_it_is_lifted,
     a_ban_ends_by_itself_and_opens_no_hole_in_a_longer_one,
     never_limit_is_stronger_than_a_ban,

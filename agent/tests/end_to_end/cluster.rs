@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::redis::Redis;
 use crate::support::{Agent, Network};
 use crate::traffic::{burst, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     two_hosts_share_one_limit_on_packets,
     a_reload_goes_on_with_the_share_from_its_first_packet_on,
     a_killed_agents_share_stays_in_the_kernel_until_the_next_agent,

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, Network, StopWhenDropped, is_virtual};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     kills_under_traffic_neither_lose_nor_double_a_count,
     counters_go_on_over_reloads_restarts_and_failed_reloads,
     counters_that_an_operator_reset_begin_at_0_and_allowances_stay,

@@ -11,12 +11,13 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::lapi::{KEY, Lapi, MACHINE, Manner};
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::metrics::{get, value};
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_decision_is_enforced_within_a_second_and_its_deletion_followed,
     sixty_thousand_decisions_in_one_pull_are_enforced,
     what_was_in_effect_stays_whatever_the_api_replies,
@@ -29,7 +30,7 @@ pub const TESTS: &[(&str, fn())] = tests![
     metrics_are_what_the_api_has_served_and_received,
 ];
 
-pub const WITH_CROWDSEC: &[(&str, fn())] = tests![crowdsec_itself_bans_and_takes_alerts];
+pub const WITH_CROWDSEC: &[Test] = tests![crowdsec_itself_bans_and_takes_alerts];
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1000/s\"\n";

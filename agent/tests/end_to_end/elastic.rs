@@ -11,11 +11,12 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, Network, StopWhenDropped};
 use crate::traffic::{burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![an_elastic_limit_holds_two_seconds_after_the_agent_was_killed,];
+pub const TESTS: &[Test] = tests![an_elastic_limit_holds_two_seconds_after_the_agent_was_killed,];
 
 const LIMIT: &str =
     "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 5\nthrottle = { elastic = { up_to = 3.0 } }\n";

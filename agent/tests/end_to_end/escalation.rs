@@ -4,11 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     who_keeps_being_refused_by_an_application_is_stopped_at_the_kernel_edge,
     bans_that_limits_made_are_suspended_in_observe_mode_and_an_operators_are_not,
 ];

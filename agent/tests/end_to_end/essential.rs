@@ -5,11 +5,12 @@ use std::time::Instant;
 use common::packet::build::Frame;
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{burst, v6};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     arp_and_neighbour_discovery_pass_whatever_happens,
     a_flood_between_dhcp_ports_comes_under_the_limits_of_its_source,
     a_ban_holds_what_is_essential,

@@ -11,12 +11,13 @@ use common::packet::build::Frame;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_flood_of_refused_packets_gives_few_events_that_name_source_and_limit,
     each_of_many_throttled_sources_has_an_event,
     events_are_followed_live_as_json_lines_until_the_agent_goes,

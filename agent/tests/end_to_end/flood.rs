@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::PORT;
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     half_a_million_made_up_sources_evict_no_busy_source,
     half_a_million_made_up_sources_evict_no_slow_state,
     a_table_full_of_made_up_requests_still_limits_new_sources,

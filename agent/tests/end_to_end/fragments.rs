@@ -4,11 +4,12 @@ use std::net::UdpSocket;
 
 use common::packet::build::{Frame, MoreFragments};
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{PORT, burst, v6};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     tiny_fragments_get_no_connection_past_its_limit,
     large_datagrams_in_fragments_pass,
     a_hidden_protocol_comes_under_the_limits_of_all,

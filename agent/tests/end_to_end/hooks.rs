@@ -8,12 +8,13 @@ use common::packet::build::Frame;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::foreign::Place;
 use crate::support::{CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     traffic_control_holds_what_xdp_would,
     tags_hide_no_source_from_traffic_control,
     egress_is_limited_by_destination,

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use bpf::link::Link;
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::intercept::{self, Call, Then};
 use crate::interfaces::{SLOW, state, wait_for};
 use crate::support::{INTERFACE, Network, has_tcx};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_lack_of_memory_at_take_over_leaves_the_live_link_in_effect,
     a_kill_between_two_interfaces_is_undone_by_the_next_start,
     an_interface_that_takes_no_program_while_it_is_down_is_attached_when_it_comes_up,

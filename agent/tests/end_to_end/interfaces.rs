@@ -12,11 +12,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, Network, a_while};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     any_legal_name_is_attached_and_stays_so_when_it_changes,
     what_an_older_version_pinned_by_name_is_taken_over_or_released,
     an_interface_that_is_made_anew_is_attached_within_a_second,

@@ -2,11 +2,12 @@
 
 use common::packet::build::Frame;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6};
 use crate::traffic::{burst, udp_from, v6};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     each_protocol_comes_under_its_own_limits,
     a_source_has_one_key_for_each_port_it_calls,
     a_class_shares_one_key,

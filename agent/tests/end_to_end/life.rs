@@ -2,12 +2,13 @@
 
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::foreign::Place;
 use crate::support::{INTERFACE, Network};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     the_documents_have_the_fields_of_the_interface,
     limits_stay_in_effect_without_an_agent_and_the_next_takes_over,
     detaching_leaves_nothing,
@@ -19,7 +20,7 @@ pub const TESTS: &[(&str, fn())] = tests![
 ];
 
 /// The only test for kernels that are too old.
-pub const ON_OLD_KERNELS: &[(&str, fn())] = tests![a_kernel_that_is_too_old_is_refused_in_plain_words_and_left_alone,];
+pub const ON_OLD_KERNELS: &[Test] = tests![a_kernel_that_is_too_old_is_refused_in_plain_words_and_left_alone,];
 
 fn the_documents_have_the_fields_of_the_interface() {
     let network = Network::new();

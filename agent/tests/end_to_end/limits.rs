@@ -6,12 +6,13 @@ use common::limiter::Algorithm;
 use common::packet::build::{Frame, MoreFragments};
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, WIDE_LIMIT, allowed, burst, flood, udp_from, udp6_from, v6};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_source_at_twenty_times_its_limit_gets_burst_plus_rate_times_time,
     a_source_within_its_limit_loses_nothing_beside_a_greedy_one,
     an_ipv6_prefix_shares_one_limit,

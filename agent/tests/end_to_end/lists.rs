@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, Network};
 use crate::traffic::{LIMIT, PORT, burst, udp_from, udp6_from, v6};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_list_in_a_file_refuses_and_follows_the_file,
     exempt_addresses_and_observe_mode_win_over_lists,
     an_unban_inside_a_list_is_an_exception_that_survives_refreshes_and_restarts,

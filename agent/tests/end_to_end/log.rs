@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Network, is_virtual};
 use crate::traffic::udp_from;
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     every_turn_of_the_agents_life_is_logged_at_its_level,
     an_attack_is_logged_when_it_begins_and_when_it_ends,
     the_log_level_leaves_out_what_matters_less,

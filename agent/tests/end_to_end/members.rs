@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Network, StopWhenDropped};
 use crate::traffic::{LIMIT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     members_use_up_their_followers_and_root_still_follows,
     members_that_hammer_the_control_socket_delay_no_command_of_root,
     members_may_not_reset_counters,

@@ -11,14 +11,15 @@ use common::limiter::Algorithm;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, Network, is_virtual};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![a_second_agent_with_the_same_state_directory_ends_and_names_the_first,];
+pub const TESTS: &[Test] = tests![a_second_agent_with_the_same_state_directory_ends_and_names_the_first,];
 
 /// For machines that have a memory controller.
-pub const WITH_GROUPS: &[(&str, fn())] = tests![
+pub const WITH_GROUPS: &[Test] = tests![
     a_config_that_exceeds_the_memory_of_the_cgroup_is_refused_and_limits_stay,
     a_start_that_exceeds_the_memory_of_the_cgroup_is_refused,
     a_restart_that_does_not_fit_puts_the_last_valid_config_in_effect,
@@ -27,7 +28,7 @@ pub const WITH_GROUPS: &[(&str, fn())] = tests![
 ];
 
 /// For Linux 6.4 and newer.
-pub const WITH_USAGE: &[(&str, fn())] = tests![memory_at_rest_is_what_the_kernel_says,];
+pub const WITH_USAGE: &[Test] = tests![memory_at_rest_is_what_the_kernel_says,];
 
 const MIB: u64 = 1 << 20;
 const ONE: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";

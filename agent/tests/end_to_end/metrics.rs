@@ -13,13 +13,14 @@ use cluster::status::ClusterLimitStatus;
 use promql_parser::parser::{self, Expr};
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 use weir::server::metrics::{Documents, Exposition};
 use weir::stats::Status;
 
 use crate::support::Network;
 use crate::traffic::{LIMIT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts,
     a_metrics_port_in_use_is_an_error_and_nothing_is_changed,
     a_scraper_that_hangs_stalls_neither_packets_nor_commands,

@@ -4,15 +4,16 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::foreign::Place;
 use crate::support::{Agent, Network};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![a_second_agent_on_an_interface_says_so_and_ends,];
+pub const TESTS: &[Test] = tests![a_second_agent_on_an_interface_says_so_and_ends,];
 
 /// Tests that require a chain of programs at one hook (Linux 6.6).
-pub const WITH_TCX: &[(&str, fn())] = tests![programs_of_others_in_a_tcx_chain_stay_and_run,];
+pub const WITH_TCX: &[Test] = tests![programs_of_others_in_a_tcx_chain_stay_and_run,];
 
 const TC: &str = "attach = \"tc\"\nmax_sources = 2000";
 const SLOW: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 100\n";

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::metrics::{get, value};
 use crate::support::{Agent, INTERFACE, Network, a_while};
 use crate::traffic::udp_from;
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_command_and_a_webhook_receive_every_kind_of_event,
     a_storm_of_bans_is_a_few_notifications_that_count_all_of_them,
     commands_that_hang_or_write_without_end_are_killed,

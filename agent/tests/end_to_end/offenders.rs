@@ -8,11 +8,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_source_that_keeps_exceeding_is_banned_within_a_second_and_longer_each_time_by_native_xdp,
     a_source_that_keeps_exceeding_is_banned_within_a_second_and_longer_each_time_by_traffic_control,
     a_ban_by_a_packet_limit_takes_the_prefix_of_the_key_and_spares_exempt_addresses,

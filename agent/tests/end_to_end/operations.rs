@@ -11,11 +11,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{INTERFACE, Network};
 use crate::traffic::{LIMIT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     clients_that_hang_stall_neither_packets_nor_others,
     the_group_may_ask_and_only_root_may_change,
     doctor_reports_what_works_what_does_not_and_the_fix,

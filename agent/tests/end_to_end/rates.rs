@@ -4,11 +4,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::flows::{Flows, From};
 use crate::support::{Network, is_virtual};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     tcp_reaches_the_rate_of_a_byte_limit_by_native_xdp,
     tcp_reaches_the_rate_of_a_byte_limit_by_generic_xdp,
     tcp_reaches_the_rate_of_a_byte_limit_by_traffic_control,

@@ -7,11 +7,12 @@ use common::packet::build::Frame;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::burst;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     each_of_several_limits_is_shown_with_what_it_passed_and_refused,
     egress_in_large_buffers_is_shown_for_sources_as_for_limits,
     what_a_limit_would_refuse_is_shown_for_each_source,

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::Network;
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     bans_counters_and_slow_limits_survive_a_reboot,
     limits_on_requests_go_on_over_restarts_and_reboots,
     what_was_saved_half_a_minute_ago_survives_a_power_cut,

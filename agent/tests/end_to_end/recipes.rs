@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use common::packet::build::Frame;
 use testbed::recipes::recipe;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::flows::{Flows, From};
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     recipe_ssh_passes_five_connections_a_minute,
     recipe_dns_passes_twenty_queries_a_second,
     recipe_web_bounds_connections_and_what_is_sent,
@@ -28,7 +29,7 @@ pub const TESTS: &[(&str, fn())] = tests![
 ];
 
 /// Tests that require fail2ban-server, at WEIR_FAIL2BAN.
-pub const WITH_FAIL2BAN: &[(&str, fn())] = tests![recipe_fail2ban_itself_bans_and_unbans_what_it_reads_in_a_log,];
+pub const WITH_FAIL2BAN: &[Test] = tests![recipe_fail2ban_itself_bans_and_unbans_what_it_reads_in_a_log,];
 
 /// Whether fail2ban-server is named.
 pub fn has_fail2ban() -> bool {
@@ -40,7 +41,7 @@ fn fail2ban_server() -> Option<PathBuf> {
 }
 
 /// Tests that require ansible-playbook, at WEIR_ANSIBLE.
-pub const WITH_ANSIBLE: &[(&str, fn())] = tests![recipe_ansible_is_idempotent_and_keeps_a_host_from_wrong_configs,];
+pub const WITH_ANSIBLE: &[Test] = tests![recipe_ansible_is_idempotent_and_keeps_a_host_from_wrong_configs,];
 
 /// Whether ansible-playbook is named.
 pub fn has_ansible() -> bool {

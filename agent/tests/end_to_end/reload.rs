@@ -7,12 +7,13 @@ use common::limiter::Algorithm;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Network, StopWhenDropped, is_virtual};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_reload_keeps_the_state_of_unchanged_limits,
     a_reload_carries_the_state_of_changed_rates_over_in_proportion,
     a_bad_file_changes_nothing_and_is_reported,

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{CLIENT_MAC, INTERFACE, Network, SERVER, SERVER_MAC};
 use crate::tcp::Offload;
 use crate::traffic::burst;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     replies_are_valid_whatever_the_offloads,
     no_reply_is_sent_in_another_hosts_name,
     an_address_that_is_added_later_is_answered_for,

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Network, a_while};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_trial_goes_back_by_itself_unless_it_is_confirmed,
     a_trial_of_the_agents_own_file_survives_neither_a_kill_nor_a_restart,
     a_trial_that_cannot_be_changes_nothing,

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::interfaces::wait_for;
 use crate::support::{Agent, INTERFACE, Network, StopWhenDropped};
 use crate::traffic::{burst, udp_from, udp6_from, v6};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_limit_for_some_sources_leaves_the_others_alone_on_each_hook,
     a_limit_for_some_interfaces_leaves_the_others_alone_on_each_hook,
     a_limit_for_some_destinations_and_interfaces_is_on_what_leaves,
@@ -26,7 +27,7 @@ pub const TESTS: &[(&str, fn())] = tests![
 ];
 
 /// Tests that require bonds.
-pub const WITH_BOND: &[(&str, fn())] = tests![a_limit_for_a_bond_is_on_what_its_members_receive,];
+pub const WITH_BOND: &[Test] = tests![a_limit_for_a_bond_is_on_what_its_members_receive,];
 
 /// A limit of five packets in an hour.
 fn five(name: &str, rest: &str) -> String {

@@ -17,19 +17,20 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::operations::said;
 use crate::support::{Network, StopWhenDropped};
 use crate::traffic::{LIMIT, PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     systemd_receives_readiness_and_no_watchdog_of_a_stuck_loop,
     clients_that_flood_requests_do_not_delay_the_watchdog,
     the_capabilities_of_the_unit_are_enough_for_limits_and_groups,
 ];
 
 /// Tests of systemd's own assessment.
-pub const WITH_SYSTEMD: &[(&str, fn())] = tests![the_units_are_what_systemd_takes_for_right_and_safe];
+pub const WITH_SYSTEMD: &[Test] = tests![the_units_are_what_systemd_takes_for_right_and_safe];
 
 /// Whether systemd's tool for looking at units is here.
 pub fn has_systemd() -> bool {

@@ -7,12 +7,13 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::redis::Redis;
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_ban_on_one_host_drops_on_another_within_a_second_and_any_host_lifts_it,
     a_host_that_joins_gets_all_bans_and_exempt_addresses_stay,
     bans_outlive_a_store_that_is_away_and_one_that_was_emptied,

@@ -7,13 +7,14 @@ use std::thread;
 use common::packet::build::Frame;
 use serde_json::{Value, json};
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::interfaces::{rename, state};
 use crate::support::{Agent, CLIENT_MAC, INTERFACE, Network, SERVER_MAC, StopWhenDropped};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_bridge_and_its_port_charge_a_packet_once,
     a_bridge_and_its_port_charge_a_packet_once_by_traffic_control,
     a_bridge_and_its_port_charge_what_is_sent_once,
@@ -24,10 +25,10 @@ pub const TESTS: &[(&str, fn())] = tests![
 ];
 
 /// Tests that require VLAN devices.
-pub const WITH_VLAN: &[(&str, fn())] = tests![a_vlan_and_its_device_charge_a_packet_once,];
+pub const WITH_VLAN: &[Test] = tests![a_vlan_and_its_device_charge_a_packet_once,];
 
 /// Tests that require bonds.
-pub const WITH_BOND: &[(&str, fn())] = tests![a_bond_and_its_member_charge_a_packet_once,];
+pub const WITH_BOND: &[Test] = tests![a_bond_and_its_member_charge_a_packet_once,];
 
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 801\n";
 const BRIDGE: &str = "br0";

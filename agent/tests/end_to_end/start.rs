@@ -4,11 +4,12 @@ use std::net::TcpListener;
 
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::Network;
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_config_that_cannot_be_put_in_effect_leaves_the_last_valid_one_in_effect,
     what_the_host_lacks_puts_no_older_config_in_effect,
     without_another_valid_config_a_start_fails_with_its_own_reason,

@@ -13,13 +13,14 @@ use common::table::{ELEMENT_WORDS, LOCK};
 use nix::sys::signal::Signal;
 use testbed::stalls::Stalls;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::foreign::pin_program;
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, StopWhenDropped, is_virtual};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::{Receiver, Sender};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     fifty_kills_under_traffic_leave_the_limit_as_exact_as_it_is,
     kills_by_traffic_control_leave_the_limit_as_exact_as_it_is,
     kills_never_open_a_limit_on_what_leaves,

@@ -15,12 +15,13 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::Signal;
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::Network;
 use crate::traffic::{LIMIT, udp_from};
 use crate::wire::Sender;
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     the_live_view_shows_the_greedy_pauses_filters_and_gives_the_terminal_back,
     the_live_view_ends_by_key_and_signal_and_gives_the_terminal_back,
     the_live_view_ends_when_the_agent_goes,

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{INTERFACE, Network};
 use crate::traffic::{burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![the_tour_prints_what_the_page_says,];
+pub const TESTS: &[Test] = tests![the_tour_prints_what_the_page_says,];
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/TOUR.md");
 

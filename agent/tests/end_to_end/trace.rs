@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use common::trace::MOST_TRACED;
 use serde_json::Value;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::Network;
 use crate::traffic::{PORT, burst, udp_from};
 
 /// For an agent with ordinary kernel programs.
-pub const ORDINARY: &[(&str, fn())] =
-    tests![a_trace_without_a_trace_build_is_refused_with_the_command_that_builds_one,];
+pub const ORDINARY: &[Test] = tests![a_trace_without_a_trace_build_is_refused_with_the_command_that_builds_one,];
 
 /// For an agent of a trace build.
-pub const TRACED: &[(&str, fn())] = tests![
+pub const TRACED: &[Test] = tests![
     a_trace_prints_each_verdict_on_its_source_and_its_reason_also_after_a_reload,
     a_trace_at_level_warn_has_refusals_alone,
     traces_are_bounded_hang_nobody_and_end_with_their_clients,

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::foreign::Place;
 use crate::safety::{SLOW, SMALL, said};
 use crate::support::{INTERFACE, Network, a_while};
 use crate::traffic::{PORT, burst, udp_from};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_trial_is_rolled_back_without_a_missing_interface,
     a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds,
     a_reboot_does_not_put_an_unconfirmed_config_in_effect,

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use testbed::tests;
+use testbed::trials::Test;
 
 use crate::support::{Agent, INTERFACE, Network};
 use crate::tcp::{Info, Offload};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     a_merged_buffer_is_weighed_as_its_packets_by_native_xdp,
     a_merged_buffer_is_weighed_as_its_packets_by_generic_xdp,
     a_merged_buffer_is_weighed_as_its_packets_by_traffic_control,
@@ -21,7 +22,7 @@ pub const TESTS: &[(&str, fn())] = tests![
 ];
 
 /// Needs the kernel's VXLAN.
-pub const WITH_VXLAN: &[(&str, fn())] = tests![a_buffer_in_a_tunnel_is_weighed_with_its_inner_headers,];
+pub const WITH_VXLAN: &[Test] = tests![a_buffer_in_a_tunnel_is_weighed_with_its_inner_headers,];
 
 fn a_merged_buffer_is_weighed_as_its_packets_by_native_xdp() {
     ingress("native");

@@ -1,11 +1,12 @@
 //! Input that is none, or too much.
 
 use testbed::tests;
+use testbed::trials::Test;
 use weir::import::{Format, ImportError, Options, import};
 
 use super::{config_of, import_one, imported, nft, parsed};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     what_is_no_format_is_told_with_what_to_do,
     deep_and_wide_json_is_refused,
     a_million_lines_of_rubbish_and_lines_of_ten_megabytes_are_counted,

@@ -12,6 +12,7 @@ use std::path::Path;
 use config::policy::{Action, Config, Key, Limit, Mark, ProtocolFilter, Unit};
 use libtest_mimic::{Arguments, Trial};
 use testbed::tests;
+use testbed::trials::{Test, trial};
 use weir::import::{Format, Import, Options, import};
 
 const NFTABLES: &str = include_str!("samples/nftables-1.0.6.json");
@@ -24,7 +25,7 @@ const BANIP: &str = include_str!("samples/fail2ban-1.0.2-banip");
 const STATUS: &str = include_str!("samples/fail2ban-1.0.2-status");
 const JAILS: &str = include_str!("samples/jail.local");
 
-const TESTS: &[(&str, fn())] = tests![
+const TESTS: &[Test] = tests![
     hashlimit_rules_keep_rate_burst_key_and_action,
     a_limit_that_accepts_is_one_with_the_rule_that_refuses_the_rest,
     a_rate_that_the_kernel_rounds_is_one_more,
@@ -42,22 +43,14 @@ const TESTS: &[(&str, fn())] = tests![
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trial = |(name, test): &(&'static str, fn()), is_ignored: bool| {
-        let test = *test;
-        let run = move || {
-            test();
-            Ok(())
-        };
-        Trial::test(*name, run).with_ignored_flag(is_ignored)
-    };
     let own = [TESTS, hostile::TESTS, verb::TESTS];
-    let mut trials: Vec<Trial> = own.iter().copied().flatten().map(|test| trial(test, false)).collect();
+    let mut trials: Vec<Trial> = own.iter().copied().flatten().map(trial).collect();
     for (program, tests) in programs::TESTS {
         let is_usable = programs::is_usable(program);
         if !is_usable {
             eprintln!("skipped: what takes {program} in a network namespace, which root may make");
         }
-        trials.extend(tests.iter().map(|test| trial(test, !is_usable)));
+        trials.extend(tests.iter().map(|test| trial(test).with_ignored_flag(!is_usable)));
     }
     libtest_mimic::run(&arguments, trials).exit();
 }

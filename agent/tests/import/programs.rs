@@ -5,13 +5,14 @@ use std::process::Command;
 use config::policy::{Config, Limit};
 
 use testbed::tests;
+use testbed::trials::Test;
 
 use super::{imported, parsed};
 
 const GUIDE: &str = include_str!("../../../docs/guides/migrating.md");
 
 /// Tests by the program that they take.
-pub const TESTS: &[(&str, &[(&str, fn())])] = &[
+pub const TESTS: &[(&str, &[Test])] = &[
     ("nft", tests![the_guides_nftables_rules_become_the_guides_config, the_samples_ruleset_is_what_nft_prints_today]),
     ("iptables-legacy", tests![the_guides_hashlimit_rule_becomes_the_guides_config]),
     ("ipset", tests![ipset_itself_prints_what_is_read]),

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use testbed::tests;
+use testbed::trials::Test;
 
 use super::{IPSET, IPTABLES, parsed};
 
-pub const TESTS: &[(&str, fn())] = tests![
+pub const TESTS: &[Test] = tests![
     the_verb_reads_files_and_standard_input_and_writes_lists,
     json_has_the_config_and_the_reasons,
     statuses_are_those_of_the_reference,

@@ -1,5 +1,6 @@
 //! Bans that hosts share through a store: each host is a network of its own with its agent.
 
+use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,25 @@ fn wait(what: &str, holds: impl Fn() -> bool) -> Duration {
         thread::sleep(Duration::from_millis(5));
     }
     start.elapsed()
+}
+
+/// Waits until this holds within the promised second; returns how long it took. A command takes time itself: the last one
+/// that did not find it began within the second and the time in which the machine did other things.
+#[track_caller]
+fn promptly(what: &str, holds: impl Fn() -> bool) -> Duration {
+    let (start, stalls) = (Instant::now(), Stalls::watch());
+    let last = Cell::new(Duration::ZERO);
+    let time = wait(what, || {
+        let asked = start.elapsed();
+        let is_there = holds();
+        if !is_there {
+            last.set(asked);
+        }
+        is_there
+    });
+    let (last, late) = (last.get(), stalls.so_far());
+    assert!(last < Duration::from_secs(1) + 4 * late, "{what} was not there after {last:?}, {late:?} of them late");
+    time
 }
 
 fn ban_of(agent: &Agent<'_>, source: &str) -> Value {
@@ -80,10 +100,7 @@ fn a_ban_on_one_host_drops_on_another_within_a_second_and_any_host_lifts_it() {
         let source = format!("10.77.0.{nth}");
         networks[0].told(&["ban", &source, "--for", "1h", "--reason", "scans ports"]);
         // The agent has a ban in its list when the kernel has it.
-        let stalls = Stalls::watch();
-        let time = wait("the ban", || is_banned(&b, &source));
-        assert!(time.saturating_sub(stalls.so_far()) < Duration::from_secs(1), "{time:?}, {:?} late", stalls.so_far());
-        times.push(time);
+        times.push(promptly("the ban", || is_banned(&b, &source)));
         burst(&networks[1], &[udp_from(nth), udp_from(9)], 10);
         let counts = receiver.counts();
         assert_eq!((counts[usize::from(nth)], counts[9]), (0, 5));
@@ -110,11 +127,9 @@ fn a_ban_on_one_host_drops_on_another_within_a_second_and_any_host_lifts_it() {
     assert_eq!((&shared(&a)["others"], &shared(&b)["published"]), (&0.into(), &0.into()), "no echo");
 
     // The other host lifts it on both.
-    let stalls = Stalls::watch();
     networks[1].told(&["unban", "10.77.0.20"]);
-    let time = wait("the removal", || !is_banned(&a, "10.77.0.20"));
+    let time = promptly("the removal", || !is_banned(&a, "10.77.0.20"));
     println!("from a removal on one host to its effect on another: {time:?}");
-    assert!(time.saturating_sub(stalls.so_far()) < Duration::from_secs(1), "{time:?}");
     assert!(!is_banned(&b, "10.77.0.20") && is_banned(&a, "10.77.0.21"));
     burst(&networks[1], &[udp_from(20)], 10);
     assert!(receiver.counts()[20] >= 10);
@@ -188,7 +203,7 @@ fn bans_outlive_a_store_that_is_away_and_one_that_was_emptied() {
     networks[0].told(&["ban", "10.77.0.8"]);
     networks[1].told(&["ban", "10.77.0.9", "--for", "1h"]);
     assert!(is_banned(&a, "10.77.0.8") && is_banned(&b, "10.77.0.9") && !is_banned(&b, "10.77.0.8"));
-    assert!(shared(&a)["waiting"] == 1, "{}", shared(&a));
+    wait("the order without a store", || shared(&a)["waiting"] == 1);
     // It comes back empty: all publish theirs again.
     redis.restart();
     for agent in [&a, &b] {

@@ -157,8 +157,10 @@ fn locked_out(prefixes: &[Named], client: Option<IpAddr>) -> Option<String> {
 
 /// The first prefix that is too wide for a ban without `--force`.
 fn too_wide(prefixes: &[Named]) -> Option<String> {
-    let wide = prefixes.iter().find(|named| PrefixKey::from(&named.prefix).is_wide())?;
-    Some(format!("{} is wider than /8 (IPv6: /16), or has every IPv4 address", wide.prefix))
+    // The agent refuses a prefix with every IPv4 address, also with --force.
+    let is_wide = |key: PrefixKey| key.is_wide() && !key.covers_ipv4();
+    let wide = prefixes.iter().find(|named| is_wide(PrefixKey::from(&named.prefix)))?;
+    Some(format!("{} is wider than /8 (IPv6: /16)", wide.prefix))
 }
 
 pub fn unban(cidrs: &[String], file: Option<&Path>, options: &Options) -> anyhow::Result<ExitCode> {

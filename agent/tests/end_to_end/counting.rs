@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use testbed::tests;
-use testbed::trials::Test;
+use testbed::trials::{Test, is_long};
 
-use crate::support::{Agent, Network, StopWhenDropped, is_virtual};
+use crate::support::{Agent, Network, StopWhenDropped};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::Sender;
 
@@ -28,7 +28,7 @@ fn kills_under_traffic_neither_lose_nor_double_a_count() {
     let receiver = network.receiver(PORT);
     let agent = network.start(SMALL, &configs[0]);
     let stop = AtomicBool::new(false);
-    let rounds = if is_virtual() { 8 } else { 30 };
+    let rounds = if is_long() { 30 } else { 8 };
     let sent = thread::scope(|scope| {
         let receiving = scope.spawn(|| receiver.counts_until(&stop));
         let sending = scope.spawn(|| {

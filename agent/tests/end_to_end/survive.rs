@@ -13,15 +13,15 @@ use common::table::{ELEMENT_WORDS, LOCK};
 use nix::sys::signal::Signal;
 use testbed::stalls::Stalls;
 use testbed::tests;
-use testbed::trials::Test;
+use testbed::trials::{Test, is_long};
 
 use crate::foreign::pin_program;
-use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, StopWhenDropped, is_virtual};
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, StopWhenDropped};
 use crate::traffic::{PORT, burst, udp_from};
 use crate::wire::{Receiver, Sender};
 
 pub const TESTS: &[Test] = tests![
-    fifty_kills_under_traffic_leave_the_limit_as_exact_as_it_is,
+    kills_under_traffic_leave_the_limit_as_exact_as_it_is,
     kills_by_traffic_control_leave_the_limit_as_exact_as_it_is,
     kills_never_open_a_limit_on_what_leaves,
     kills_while_the_hook_changes_never_open_the_limit,
@@ -46,24 +46,23 @@ fn conforming(sent_at: &[Duration]) -> f64 {
     passed
 }
 
-fn fifty_kills_under_traffic_leave_the_limit_as_exact_as_it_is() {
-    // An emulated CPU takes some seconds for each.
-    kills(&ON_INGRESS, if is_virtual() { 14 } else { 50 }, &["auto"], 0.98);
+fn kills_under_traffic_leave_the_limit_as_exact_as_it_is() {
+    kills(&ON_INGRESS, if is_long() { 50 } else { 14 }, &["auto"], 0.98);
 }
 
 fn kills_never_open_a_limit_on_what_leaves() {
     // While one policy takes over from another both hold what leaves, the longer the busier the machine is: that may
     // refuse more, never less.
-    kills(&ON_EGRESS, if is_virtual() { 10 } else { 30 }, &["auto"], 0.8);
+    kills(&ON_EGRESS, if is_long() { 30 } else { 10 }, &["auto"], 0.8);
 }
 
 fn kills_by_traffic_control_leave_the_limit_as_exact_as_it_is() {
-    kills(&ON_INGRESS, if is_virtual() { 10 } else { 20 }, &["tc"], 0.98);
+    kills(&ON_INGRESS, if is_long() { 20 } else { 10 }, &["tc"], 0.98);
 }
 
 fn kills_while_the_hook_changes_never_open_the_limit() {
     // Two hooks hold the packets while one takes the place of the other: that may refuse more, never less.
-    kills(&ON_INGRESS, if is_virtual() { 10 } else { 30 }, &["native", "generic", "tc"], 0.5);
+    kills(&ON_INGRESS, if is_long() { 30 } else { 10 }, &["native", "generic", "tc"], 0.5);
 }
 
 /// Which packets a limit is for: of one key to [`PORT`], and of another to port 9001.

@@ -17,6 +17,7 @@ use std::process::{Command, Output, Stdio};
 use datapath::compile::plan;
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::trials::is_long;
 use weir::replay::capture::{Capture, InterfaceNames};
 use weir::replay::{Evaluation, Local, TableMemory, Verdict};
 use weir::suggest::capture::summarise;
@@ -25,8 +26,6 @@ use weir::suggest::{Decision, decide, limits_toml};
 use self::mixtures::{Label, Mixture, Random, SPAN};
 
 const HELD_OUT: [u64; 2] = [101, 102];
-/// Set by `cargo xtask test --long`: otherwise the first of these seeds is enough.
-const LONG: &str = "WEIR_LONG";
 
 /// Refused packets of each label, of all.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +45,7 @@ impl Refused {
 }
 
 fn seeds() -> Vec<u64> {
-    let held_out = || HELD_OUT[..if std::env::var_os(LONG).is_some() { 2 } else { 1 }].to_vec();
+    let held_out = || HELD_OUT[..if is_long() { 2 } else { 1 }].to_vec();
     std::env::var("WEIR_SUGGEST_SEEDS")
         .map_or_else(|_| held_out(), |seeds| seeds.split(',').map(|seed| seed.parse().unwrap()).collect())
 }

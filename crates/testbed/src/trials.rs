@@ -4,6 +4,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 
+/// Whether `cargo xtask test --long` runs the tests: those with random numbers or instants then run more rounds.
+#[must_use]
+pub fn is_long() -> bool {
+    std::env::var_os("WEIR_LONG").is_some()
+}
+
 /// A test and the name of its function.
 pub type Test = (&'static str, fn());
 

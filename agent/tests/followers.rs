@@ -57,9 +57,10 @@ fn at_terminal(agent: &Agent, arguments: &[&str], session: Session) -> AtTermina
     unsafe {
         command.pre_exec(move || {
             nix::unistd::setsid()?;
-            // It may be ignored here too, as under nohup.
+            // Both may be ignored here too, as under nohup and in a shell's background.
             let hang_up = if session == Session::Deaf { SigHandler::SigIgn } else { SigHandler::SigDfl };
             signal(Signal::SIGHUP, hang_up)?;
+            signal(Signal::SIGINT, SigHandler::SigDfl)?;
             if session != Session::None && libc::ioctl(0, libc::TIOCSCTTY, 0) != 0 {
                 return Err(std::io::Error::last_os_error());
             }

@@ -302,9 +302,10 @@ mod tests {
         assert!(locked_out(&prefixes, "192.0.3.9".parse().ok()).is_none());
         assert!(locked_out(&prefixes, None).is_none());
         assert!(too_wide(&prefixes).is_none());
-        for wide in ["0.0.0.0/0", "12.0.0.0/7", "::/0", "2000::/3"] {
+        for wide in ["0.0.0.0/0", "12.0.0.0/7", "2000::/3"] {
             assert!(too_wide(&parse("", wide).unwrap()).is_some(), "{wide}");
         }
+        assert!(too_wide(&parse("", "::/0").unwrap()).is_none(), "--force would not help");
     }
 
     #[test]

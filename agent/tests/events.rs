@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testbed::application::Agent;
+use testbed::wait::until;
 
 const LIMITS: &str = r#"
 [[limit]]
@@ -49,18 +50,6 @@ fn events(agent: &Agent, arguments: &[&str]) -> Vec<Value> {
     let output = agent.command(&[&["events", "--json"], arguments].concat());
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// Waits for what has to come.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "no {what} within a minute");
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn of_verdict<'e>(events: &'e [Value], verdict: &str) -> Vec<&'e Value> {

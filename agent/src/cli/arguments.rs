@@ -161,7 +161,7 @@ pub struct Suggest {
     pub interface: Option<String>,
 }
 
-/// What to import.
+/// Options of `agent import`.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Formats: nft -j list ruleset or list set, iptables-save and ip6tables-save, ipset save; fail2ban-client \

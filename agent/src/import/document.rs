@@ -1,4 +1,4 @@
-//! What is asked of an import, and what it returns.
+//! The options and the result of an import.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::found::LeftOut;
 use super::rule::MOST_RULES;
 
-/// What an input is.
+/// The format of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// JSON of nft -j list ruleset
@@ -39,7 +39,7 @@ pub const MOST_BYTES: u64 = 128 << 20;
 /// The directory of ban lists in the config, if `--lists` names none.
 const LISTS: &str = "/etc/weir/lists";
 
-/// What the config is to name.
+/// Names for the config.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The format, instead of the detected one.

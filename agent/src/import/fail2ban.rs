@@ -69,7 +69,7 @@ fn by_jail(line: &str, sets: &mut BTreeMap<String, Set>) -> u64 {
     let mut jail = "fail2ban".to_owned();
     let mut parts = line.split('\'').skip(1).peekable();
     while let Some(text) = parts.next() {
-        // What is between this text and the next one.
+        // The part between this text and the next one.
         let after = parts.next().unwrap_or_default();
         if after.trim_start().starts_with(':') {
             jail = text.chars().take(64).collect();

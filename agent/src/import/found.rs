@@ -1,4 +1,4 @@
-//! What is carried over, and what is not, before it is text.
+//! The limits, bans and exempt prefixes of an import, and the rest with its reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ const MOST_ORIGINS: usize = 5;
 pub const MOST_LIMITS: usize = 200;
 const FURTHER_REASONS: &str = "other reasons";
 
-/// What an import has found.
+/// The findings of an import.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub limits: Vec<FoundLimit>,

@@ -27,7 +27,7 @@ impl Ruleset {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// What a jump's target belongs to: a family and table.
+    /// The family and table of a jump's target.
     pub table: String,
     pub name: String,
     pub hook: Hook,

@@ -33,7 +33,7 @@ pub fn walk(ruleset: &Ruleset) -> Found {
             Hook::None => {}
             Hook::Other(why) => chain.rules.iter().for_each(|rule| walk.found.leave_out(why, &rule.origin)),
             Hook::Incoming(_) | Hook::IncomingUnnamed => {
-                // What a chain accepts comes to the next one, what it refuses does not.
+                // The next chain gets accepted packets alone.
                 walk.earlier.retain(|(earlier, _)| earlier.is_refused);
                 walk.is_unnamed = chain.hook == Hook::IncomingUnnamed;
                 let device = if let Hook::Incoming(device) = &chain.hook { device.clone() } else { None };

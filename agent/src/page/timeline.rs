@@ -150,7 +150,7 @@ impl Stacks {
 
 fn draw(html: &mut Html, stacks: &Stacks, highest: f64, steps: usize, seconds: u64) {
     let tick = step(highest, 4);
-    // Room above for what is drawn higher than it is.
+    // Room above for bars with a least height.
     let ticks = (highest * 1.03 / tick).ceil().max(1.0);
     let y = |value: f64| ABOVE + HEIGHT * (1.0 - value / (tick * ticks));
     for nth in 1..=ticks as u32 {

@@ -141,7 +141,7 @@ fn heading<'v>(app: &'v App, view: &'v View, theme: Theme) -> Text<'v> {
 
 /// Sparklines of all packets, each with the highest rate of the minute.
 fn last_minute<'v>(app: &App, width: u16, theme: Theme) -> Paragraph<'v> {
-    // What is left of the line, for both.
+    // The rest of the line, for both.
     const TEXTS: usize = "last 60 s  passed  <100000/s  throttled  <100000/s".len();
     let cells = (usize::from(width).saturating_sub(TEXTS) / 2).min(60);
     let all = app.history().all();

@@ -53,7 +53,7 @@ impl Flows {
         let length = MINUTE / cells.max(1) as f64;
         let cell = |nth: usize| {
             let from = last.to - MINUTE + nth as f64 * length;
-            // A thousandth for what is lost by rounding.
+            // A thousandth for rounding.
             let within = |span: &&Span| span.to > from + 1e-3 && span.from < from + length - 1e-3;
             let found = self.0.iter().filter(within).map(|span| of(&span.flow)).reduce(f64::max);
             found.map_or(' ', |flow| level(flow, highest))

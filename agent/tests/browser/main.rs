@@ -2,9 +2,6 @@
 //! integration`. `WEIR_SCREENSHOTS=DIRECTORY` keeps the pictures.
 
 mod driver;
-#[path = "../suggest/mixtures.rs"]
-#[expect(dead_code, reason = "the tests of suggest use all of it")]
-mod mixtures;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -13,11 +10,11 @@ use std::process::Command;
 use libtest_mimic::Arguments;
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::mixtures::{Mixture, Random};
 use testbed::tests;
-use testbed::trials::{Test, trial};
+use testbed::trials::{Test, trial_unless};
 
 use self::driver::{Browser, PROGRAM};
-use self::mixtures::{Mixture, Random};
 
 const WIDTHS: [u32; 2] = [360, 1_280];
 const SCHEMES: [&str; 2] = ["light", "dark"];
@@ -36,12 +33,7 @@ fn main() {
     let obstacle = std::env::var_os(PROGRAM)
         .is_none()
         .then_some("it needs chromedriver: run `cargo xtask integration`, which provides it");
-    let trials = tests.iter().map(|test| {
-        if let Some(reason) = obstacle {
-            eprintln!("skipped: {}: {reason}", test.0);
-        }
-        trial(test).with_ignored_flag(obstacle.is_some())
-    });
+    let trials = tests.iter().map(|test| trial_unless(test, obstacle));
     // One browser at a time.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials.collect()).exit();
@@ -106,7 +98,7 @@ fn suggest_page() -> Page {
     made(folder, &["suggest", "--interface", "eth7", "day.pcap"])
 }
 
-/// What the page looks like: `text` and `back` of the body, `fills` of plots, and what must not be.
+/// The page's look: `text` and `back` of the body, `fills` of plots, and faults.
 const LOOK: &str = r#"
     const style = (selector, property) => {
         const found = document.querySelector(selector);

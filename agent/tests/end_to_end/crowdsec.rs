@@ -12,6 +12,7 @@ use serde_json::Value;
 use testbed::lapi::{KEY, Lapi, MACHINE, Manner};
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::wait;
 
 use crate::metrics::{get, value};
 use crate::support::{Agent, Network};
@@ -41,25 +42,6 @@ fn lapi(network: &Network) -> Lapi {
 
 fn table(url: &str, more: &str) -> String {
     format!("[crowdsec]\nurl = {url:?}\napi_key = {KEY:?}\nupdate = \"500ms\"\n{more}\n{LIMIT}")
-}
-
-/// Waits until this holds; returns how long it took.
-#[track_caller]
-fn wait(what: &str, holds: impl Fn() -> bool) -> Duration {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come within a minute");
-        thread::sleep(Duration::from_millis(5));
-    }
-    start.elapsed()
-}
-
-fn ban_of(agent: &Agent<'_>, source: &str) -> Value {
-    agent.json(&["show", source])["ban"].clone()
-}
-
-fn is_banned(agent: &Agent<'_>, source: &str) -> bool {
-    !ban_of(agent, source).is_null()
 }
 
 fn crowdsec(agent: &Agent<'_>) -> Value {
@@ -95,7 +77,7 @@ fn a_decision_is_enforced_within_a_second_and_its_deletion_followed() {
     times.sort_unstable();
     println!("from a decision to the drop: {:?} (median), {:?} (longest)", times[4], times[7]);
     assert!(times[0] < Duration::from_secs(1), "{times:?}");
-    let ban = ban_of(&agent, "10.77.0.20");
+    let ban = agent.ban_of("10.77.0.20");
     assert_eq!((&ban["origin"], &ban["reason"]), (&"crowdsec".into(), &"crowdsecurity/test-bf, decision 1".into()));
     let left = ban["expires_in_seconds"].as_f64().unwrap();
     assert!(left > 3_000.0 && left <= 3_600.0 && ban["since"].as_u64().unwrap() > 1_000_000_000, "{ban}");
@@ -103,21 +85,21 @@ fn a_decision_is_enforced_within_a_second_and_its_deletion_followed() {
     let event = events.iter().find(|event| event["source"] == "10.77.0.20").unwrap();
     assert_eq!(event["verdict"], "banned");
     lapi.delete("10.77.0.20");
-    wait("the deletion", || !is_banned(&agent, "10.77.0.20"));
+    wait("the deletion", || !agent.is_banned("10.77.0.20"));
     burst(&network, &[udp_from(20), udp_from(21)], 20);
     let counts = receiver.counts();
     assert!(counts[20] >= 10, "{}", counts[20]);
-    assert!(is_banned(&agent, "10.77.0.21"));
+    assert!(agent.is_banned("10.77.0.21"));
     // Not enforced: other scopes, other types.
     lapi.decide("XX", "Country", "ban", HOUR);
     lapi.decide("10.77.0.30", "Ip", "captcha", HOUR);
     lapi.ban("0.0.0.0/0", HOUR);
     lapi.ban("10.78.0.0/16", HOUR);
-    wait("the range", || is_banned(&agent, "10.78.3.4"));
+    wait("the range", || agent.is_banned("10.78.3.4"));
     let status = crowdsec(&agent);
     assert_eq!((&status["ignored"]["scope"], &status["ignored"]["type"]), (&1.into(), &1.into()), "{status}");
     assert_eq!((&status["ignored"]["wide"], &status["decisions"]), (&1.into(), &8.into()), "{status}");
-    assert!(!is_banned(&agent, "10.77.0.30"));
+    assert!(!agent.is_banned("10.77.0.30"));
 }
 
 fn sixty_thousand_decisions_in_one_pull_are_enforced() {
@@ -149,7 +131,7 @@ fn what_was_in_effect_stays_whatever_the_api_replies() {
     let lapi = lapi(&network);
     lapi.ban("10.77.0.7", HOUR);
     let agent = network.start("", &table(&lapi.url(), "timeout = \"1s\"\nreconcile = \"1s\""));
-    wait("the ban", || is_banned(&agent, "10.77.0.7"));
+    wait("the ban", || agent.is_banned("10.77.0.7"));
     let page = r#"{"new":null,"deleted":null}"#;
     let with = |head: &str, body: &str| Manner::Bytes(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").into_bytes());
     for (manner, reason) in [
@@ -178,7 +160,7 @@ fn what_was_in_effect_stays_whatever_the_api_replies() {
         assert!(error.contains(reason) && !error.contains(KEY), "{manner:?}: {error}");
         let notes = status["notes"].as_array().unwrap();
         assert!(notes.iter().any(|note| note.as_str().unwrap().contains("is unavailable")), "{notes:?}");
-        assert!(is_banned(&agent, "10.77.0.7"), "{manner:?}");
+        assert!(agent.is_banned("10.77.0.7"), "{manner:?}");
     }
     let events = agent.lines(&["events", "--json"]);
     let count = |verdict: &str| events.iter().filter(|event| event["verdict"] == verdict).count();
@@ -187,10 +169,10 @@ fn what_was_in_effect_stays_whatever_the_api_replies() {
     lapi.behave(Manner::Honest);
     wait("the API", || crowdsec(&agent)["state"] == "ok");
     lapi.ban("10.77.0.8", Duration::from_secs(4));
-    wait("the ban", || is_banned(&agent, "10.77.0.8"));
+    wait("the ban", || agent.is_banned("10.77.0.8"));
     lapi.behave(Manner::Status(500, ""));
-    wait("its end", || !is_banned(&agent, "10.77.0.8"));
-    assert!(is_banned(&agent, "10.77.0.7"));
+    wait("its end", || !agent.is_banned("10.77.0.8"));
+    assert!(agent.is_banned("10.77.0.7"));
 }
 
 fn a_set_that_drifted_is_reconciled() {
@@ -199,12 +181,12 @@ fn a_set_that_drifted_is_reconciled() {
     lapi.ban("10.77.0.7", HOUR);
     lapi.ban("10.77.0.8", HOUR);
     let agent = network.start("", &table(&lapi.url(), "reconcile = \"2s\""));
-    wait("the bans", || is_banned(&agent, "10.77.0.7") && is_banned(&agent, "10.77.0.8"));
+    wait("the bans", || agent.is_banned("10.77.0.7") && agent.is_banned("10.77.0.8"));
     lapi.delete("10.77.0.7");
     lapi.ban("10.77.0.9", HOUR);
     lapi.lose_changes();
-    wait("the next full pull", || !is_banned(&agent, "10.77.0.7") && is_banned(&agent, "10.77.0.9"));
-    assert!(is_banned(&agent, "10.77.0.8"));
+    wait("the next full pull", || !agent.is_banned("10.77.0.7") && agent.is_banned("10.77.0.9"));
+    assert!(agent.is_banned("10.77.0.8"));
     assert!(lapi.pulls().0 >= 2);
 }
 
@@ -217,7 +199,7 @@ fn decisions_survive_a_restart_and_a_reboot_while_the_api_is_away() {
     let ends = Instant::now() + Duration::from_secs(10);
     let config = network.config("", &table(&lapi.url(), ""));
     let agent = network.start_in_boot("a", &config);
-    wait("the bans", || is_banned(&agent, "10.77.0.8"));
+    wait("the bans", || agent.is_banned("10.77.0.8"));
     agent.stop(Signal::SIGTERM);
     lapi.behave(Manner::Status(500, ""));
     // The kernel refuses without an agent, the next takes it over, and so does one after a kill.
@@ -225,17 +207,17 @@ fn decisions_survive_a_restart_and_a_reboot_while_the_api_is_away() {
     burst(&network, &[udp_from(7)], 10);
     assert_eq!(receiver.counts()[7], 0);
     let agent = network.start_in_boot("a", &config);
-    assert_eq!(ban_of(&agent, "10.77.0.7")["reason"], "crowdsecurity/test-bf, decision 1");
+    assert_eq!(agent.ban_of("10.77.0.7")["reason"], "crowdsecurity/test-bf, decision 1");
     agent.stop(Signal::SIGKILL);
     network.told(&["detach", "--config", config.to_str().unwrap()]);
     thread::sleep(ends.saturating_duration_since(Instant::now()));
     let agent = network.start_in_boot("b", &config);
-    assert!(is_banned(&agent, "10.77.0.7") && is_banned(&agent, "10.77.0.8") && !is_banned(&agent, "10.77.0.9"));
+    assert!(agent.is_banned("10.77.0.7") && agent.is_banned("10.77.0.8") && !agent.is_banned("10.77.0.9"));
     lapi.delete("10.77.0.8");
     lapi.lose_changes();
     lapi.behave(Manner::Honest);
-    wait("the first pull", || !is_banned(&agent, "10.77.0.8"));
-    assert_eq!(ban_of(&agent, "10.77.0.7")["origin"], "crowdsec");
+    wait("the first pull", || !agent.is_banned("10.77.0.8"));
+    assert_eq!(agent.ban_of("10.77.0.7")["origin"], "crowdsec");
 }
 
 fn an_exception_survives_the_next_pull_and_a_restart() {
@@ -246,7 +228,7 @@ fn an_exception_survives_the_next_pull_and_a_restart() {
     lapi.ban("10.78.0.0/16", HOUR);
     let config = network.config("", &table(&lapi.url(), "reconcile = \"1s\""));
     let agent = network.start_file(&config, &[]);
-    wait("the bans", || is_banned(&agent, "10.77.0.8"));
+    wait("the bans", || agent.is_banned("10.77.0.8"));
     let output = network.command(&["unban", "10.77.0.7", "10.78.0.3"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("CrowdSec bans 10.77.0.7"), "{output:?}");
@@ -257,21 +239,21 @@ fn an_exception_survives_the_next_pull_and_a_restart() {
     burst(&network, &[udp_from(7), udp_from(8)], 40);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8]), (20, 0));
-    assert!(!is_banned(&agent, "10.78.0.3") && is_banned(&agent, "10.78.0.4"));
+    assert!(!agent.is_banned("10.78.0.3") && agent.is_banned("10.78.0.4"));
     assert_eq!(crowdsec(&agent)["exceptions"], serde_json::json!(["10.77.0.7", "10.78.0.3"]));
     // The API bans it once more; a kill follows.
     lapi.ban("10.77.0.7", 2 * HOUR);
     agent.stop(Signal::SIGKILL);
     network.told(&["detach", "--config", config.to_str().unwrap()]);
     let agent = network.start_file(&config, &[]);
-    wait("the bans", || is_banned(&agent, "10.77.0.8"));
-    assert!(!is_banned(&agent, "10.77.0.7") && !is_banned(&agent, "10.78.0.3"));
+    wait("the bans", || agent.is_banned("10.77.0.8"));
+    assert!(!agent.is_banned("10.77.0.7") && !agent.is_banned("10.78.0.3"));
     // An operator's ban ends the exception.
     network.told(&["ban", "10.77.0.7", "--for", "1m"]);
     assert_eq!(crowdsec(&agent)["exceptions"], serde_json::json!(["10.78.0.3"]));
     network.told(&["unban", "10.78.0.4"]);
-    wait("the ban by CrowdSec", || ban_of(&agent, "10.77.0.7")["origin"] == "crowdsec");
-    assert_eq!(ban_of(&agent, "10.77.0.7")["also"][0]["origin"], "operator");
+    wait("the ban by CrowdSec", || agent.ban_of("10.77.0.7")["origin"] == "crowdsec");
+    assert_eq!(agent.ban_of("10.77.0.7")["also"][0]["origin"], "operator");
 }
 
 fn bans_of_several_authors_end_one_by_one() {
@@ -280,19 +262,19 @@ fn bans_of_several_authors_end_one_by_one() {
     let agent = network.start("", &table(&lapi.url(), ""));
     network.told(&["ban", "10.77.0.7", "--for", "10m", "--reason", "mine"]);
     lapi.ban("10.77.0.7", HOUR);
-    wait("the decision", || ban_of(&agent, "10.77.0.7")["origin"] == "crowdsec");
-    let ban = ban_of(&agent, "10.77.0.7");
+    wait("the decision", || agent.ban_of("10.77.0.7")["origin"] == "crowdsec");
+    let ban = agent.ban_of("10.77.0.7");
     assert_eq!((&ban["also"][0]["origin"], &ban["also"][0]["reason"]), (&"operator".into(), &"mine".into()));
     let bans = agent.json(&["bans"]);
     assert_eq!((bans.as_array().unwrap().len(), &bans[0]["origin"]), (1, &"crowdsec".into()));
     // Who lifts a ban of his own does not overrule CrowdSec.
     let lifted = agent.json(&["unban", "10.77.0.7"]);
     assert_eq!(lifted["still_banned_by_crowdsec"], serde_json::json!(["10.77.0.7"]), "{lifted}");
-    assert!(ban_of(&agent, "10.77.0.7")["also"].is_null() && is_banned(&agent, "10.77.0.7"));
+    assert!(agent.ban_of("10.77.0.7")["also"].is_null() && agent.is_banned("10.77.0.7"));
     network.told(&["ban", "10.77.0.7", "--for", "10m"]);
     lapi.delete("10.77.0.7");
-    wait("the deletion", || ban_of(&agent, "10.77.0.7")["origin"] == "operator");
-    let ban = ban_of(&agent, "10.77.0.7");
+    wait("the deletion", || agent.ban_of("10.77.0.7")["origin"] == "operator");
+    let ban = agent.ban_of("10.77.0.7");
     let left = ban["expires_in_seconds"].as_f64().unwrap();
     assert!(left <= 600.0 && ban["also"].is_null(), "{ban}");
     let receiver = network.receiver(PORT);
@@ -317,21 +299,21 @@ fn a_reload_follows_the_config_of_the_bouncer() {
         network.told(&["reload"]);
     };
     reload("", &table(&lapi.url(), ""));
-    wait("the bans", || is_banned(&agent, "10.77.0.7") && is_banned(&agent, "10.77.0.8"));
+    wait("the bans", || agent.is_banned("10.77.0.7") && agent.is_banned("10.77.0.8"));
     // Exempt, on observe, and back.
     reload("never_limit = [\"10.77.0.7\"]", &table(&lapi.url(), ""));
-    wait("the exemption", || !is_banned(&agent, "10.77.0.7"));
-    assert!(is_banned(&agent, "10.77.0.8"));
+    wait("the exemption", || !agent.is_banned("10.77.0.7"));
+    assert!(agent.is_banned("10.77.0.8"));
     reload("mode = \"observe\"", &table(&lapi.url(), ""));
-    assert!(!is_banned(&agent, "10.77.0.8"));
+    assert!(!agent.is_banned("10.77.0.8"));
     assert_eq!(crowdsec(&agent)["decisions"], 2);
     reload("", &table(&lapi.url(), ""));
-    wait("the bans", || is_banned(&agent, "10.77.0.7") && is_banned(&agent, "10.77.0.8"));
+    wait("the bans", || agent.is_banned("10.77.0.7") && agent.is_banned("10.77.0.8"));
     reload("", &table(&lapi.url(), "").replace(KEY, "another-key"));
     wait("the refusal", || crowdsec(&agent)["state"] == "unavailable");
-    assert!(is_banned(&agent, "10.77.0.7"));
+    assert!(agent.is_banned("10.77.0.7"));
     reload("", LIMIT);
-    wait("the end of the bouncer", || !is_banned(&agent, "10.77.0.7"));
+    wait("the end of the bouncer", || !agent.is_banned("10.77.0.7"));
     assert_eq!(agent.json(&["status"])["bans"], 0);
 }
 
@@ -343,7 +325,7 @@ fn provoke(agent: &Agent<'_>, source: &str) {
     for _ in 0..30 {
         agent.json(&["decide", "--limit", "logins", "--key", "user=alice", "--source", source]);
     }
-    wait("the ban", || is_banned(agent, source));
+    wait("the ban", || agent.is_banned(source));
 }
 
 fn a_ban_by_a_limit_is_reported_as_an_alert() {
@@ -502,16 +484,16 @@ fn crowdsec_itself_bans_and_takes_alerts() {
     wait("the first pull", || crowdsec(&agent)["state"] == "ok");
     let receiver = network.receiver(PORT);
     lapi.cscli(&network, &["decisions", "add", "--ip", "10.77.0.7", "--duration", "1h", "--reason", "scan"]);
-    let time = wait("the ban", || is_banned(&agent, "10.77.0.7"));
+    let time = wait("the ban", || agent.is_banned("10.77.0.7"));
     println!("from cscli's end to the ban: {:.2} s", time.as_secs_f64());
     lapi.cscli(&network, &["decisions", "add", "--range", "10.78.0.0/16", "--duration", "1h"]);
-    wait("the range", || is_banned(&agent, "10.78.3.4"));
+    wait("the range", || agent.is_banned("10.78.3.4"));
     burst(&network, &[udp_from(7), udp_from(8)], 20);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8]), (0, 10));
-    assert!(ban_of(&agent, "10.77.0.7")["reason"].as_str().unwrap().starts_with("scan, decision "));
+    assert!(agent.ban_of("10.77.0.7")["reason"].as_str().unwrap().starts_with("scan, decision "));
     lapi.cscli(&network, &["decisions", "delete", "--ip", "10.77.0.7"]);
-    wait("the deletion", || !is_banned(&agent, "10.77.0.7"));
+    wait("the deletion", || !agent.is_banned("10.77.0.7"));
     // Many at once, from a file of cscli.
     let file = network.folder.path().join("decisions.csv");
     let mut list = String::from("duration,scope,value\n");
@@ -523,5 +505,5 @@ fn crowdsec_itself_bans_and_takes_alerts() {
     provoke(&agent, "10.77.0.9");
     wait("the alert", || crowdsec(&agent)["alerts"]["sent"] == 1);
     wait("its decision", || crowdsec(&agent)["ignored"]["own"] == 1);
-    assert!(ban_of(&agent, "10.77.0.9")["also"].is_null());
+    assert!(agent.ban_of("10.77.0.9")["also"].is_null());
 }

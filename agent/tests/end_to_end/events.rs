@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::until;
 
 use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, burst, udp_from};
@@ -31,18 +32,6 @@ const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n
 fn events(agent: &Agent<'_>, verdict: &str) -> Vec<Value> {
     let lines = agent.lines(&["events", "--json"]);
     lines.into_iter().filter(|event| event["verdict"] == verdict).collect()
-}
-
-/// Waits for what has to come.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "no {what} within a minute");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// A program's output, line by line.

@@ -1,4 +1,4 @@
-//! Who may ask the agent, what hangs at its socket, and what it finds on a host.
+//! The control socket's permissions, clients that hang, and `agent doctor`.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;

@@ -178,7 +178,7 @@ fn capabilities_of_the_unit() -> Vec<u8> {
     names.split_whitespace().chain(WITHOUT_SCOPES).map(number).collect()
 }
 
-/// A cgroup in every hierarchy that the agent may do in what it likes, as systemd gives it one: making one at a root
+/// A cgroup in every hierarchy, delegated to the agent as systemd delegates one: making one at a root
 /// takes more than the unit's capabilities. Removed when dropped.
 struct Delegated(Vec<PathBuf>);
 
@@ -319,6 +319,6 @@ fn the_units_are_what_systemd_takes_for_right_and_safe() {
         said
     };
     assert_eq!(analyze(&["verify", "--man=no"]), "");
-    // The scale goes from 0 to 10; what it still finds is what the agent is for.
+    // The scale goes from 0 to 10; the remaining points are the agent's purpose.
     analyze(&["security", "--offline=yes", "--threshold=26"]);
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use testbed::stalls::Stalls;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::wait;
 
 use crate::redis::Redis;
 use crate::support::{Agent, Network};
@@ -30,17 +31,6 @@ fn table(redis: &Redis, node: &str) -> String {
     format!("[cluster]\nstore = \"unix://{}\"\nnode = {node:?}\nshare_bans = true\n{LIMIT}", redis.socket().display())
 }
 
-/// Waits until this holds; returns how long it took.
-#[track_caller]
-fn wait(what: &str, holds: impl Fn() -> bool) -> Duration {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come within a minute");
-        thread::sleep(Duration::from_millis(5));
-    }
-    start.elapsed()
-}
-
 /// Waits until this holds within the promised second; returns how long it took. A command takes time itself: the last one
 /// that did not find it began within the second and the time in which the machine did other things.
 #[track_caller]
@@ -58,14 +48,6 @@ fn promptly(what: &str, holds: impl Fn() -> bool) -> Duration {
     let (last, late) = (last.get(), stalls.so_far());
     assert!(last < Duration::from_secs(1) + 4 * late, "{what} was not there after {last:?}, {late:?} of them late");
     time
-}
-
-fn ban_of(agent: &Agent<'_>, source: &str) -> Value {
-    agent.json(&["show", source])["ban"].clone()
-}
-
-fn is_banned(agent: &Agent<'_>, source: &str) -> bool {
-    !ban_of(agent, source).is_null()
 }
 
 fn shared(agent: &Agent<'_>) -> Value {
@@ -100,20 +82,20 @@ fn a_ban_on_one_host_drops_on_another_within_a_second_and_any_host_lifts_it() {
         let source = format!("10.77.0.{nth}");
         networks[0].told(&["ban", &source, "--for", "1h", "--reason", "scans ports"]);
         // The agent has a ban in its list when the kernel has it.
-        times.push(promptly("the ban", || is_banned(&b, &source)));
+        times.push(promptly("the ban", || b.is_banned(&source)));
         burst(&networks[1], &[udp_from(nth), udp_from(9)], 10);
         let counts = receiver.counts();
         assert_eq!((counts[usize::from(nth)], counts[9]), (0, 5));
     }
     times.sort_unstable();
     println!("from a ban on one host to the drop on another: {:?} (median), {:?} (longest)", times[5], times[9]);
-    let ban = ban_of(&b, "10.77.0.20");
+    let ban = b.ban_of("10.77.0.20");
     assert_eq!((&ban["origin"], &ban["origin_on_host"]), (&"host:a".into(), &"operator".into()), "{ban}");
     assert_eq!(ban["reason"], "scans ports");
     let left = ban["expires_in_seconds"].as_f64().unwrap();
     assert!(left > 3_000.0 && left <= 3_601.0 && ban["since"].as_u64().unwrap() > 1_000_000_000, "{ban}");
     // On its own host it is an operator's, and no other's.
-    let own = ban_of(&a, "10.77.0.20");
+    let own = a.ban_of("10.77.0.20");
     assert_eq!((&own["origin"], &own["also"]), (&"operator".into(), &Value::Null), "{own}");
     let events = b.lines(&["events", "--json"]);
     let event = events.iter().find(|event| event["source"] == "10.77.0.20").unwrap();
@@ -128,24 +110,24 @@ fn a_ban_on_one_host_drops_on_another_within_a_second_and_any_host_lifts_it() {
 
     // The other host lifts it on both.
     networks[1].told(&["unban", "10.77.0.20"]);
-    let time = promptly("the removal", || !is_banned(&a, "10.77.0.20"));
+    let time = promptly("the removal", || !a.is_banned("10.77.0.20"));
     println!("from a removal on one host to its effect on another: {time:?}");
-    assert!(!is_banned(&b, "10.77.0.20") && is_banned(&a, "10.77.0.21"));
+    assert!(!b.is_banned("10.77.0.20") && a.is_banned("10.77.0.21"));
     burst(&networks[1], &[udp_from(20)], 10);
     assert!(receiver.counts()[20] >= 10);
     // A later ban wins over the removal, of the other host too.
     networks[1].told(&["ban", "10.77.0.20"]);
-    wait("the ban again", || ban_of(&a, "10.77.0.20")["origin"] == "host:b");
+    wait("the ban again", || a.ban_of("10.77.0.20")["origin"] == "host:b");
     // Its own host lifts a ban, too; and all of them at once, on all hosts.
     networks[0].told(&["unban", "10.77.0.21"]);
-    wait("the other removal", || !is_banned(&b, "10.77.0.21"));
+    wait("the other removal", || !b.is_banned("10.77.0.21"));
     networks[0].told(&["unban", "--all"]);
     for agent in [&a, &b] {
         wait("the end of all bans", || agent.json(&["bans"]).as_array().unwrap().is_empty());
     }
 }
 
-/// Who joins has all bans but those of exempt addresses, and an exception is one of its host alone.
+/// A host that joins has all bans but those of exempt addresses; an exception applies on its host alone.
 fn a_host_that_joins_gets_all_bans_and_exempt_addresses_stay() {
     let redis = Redis::start(&[]);
     let networks = [Network::new(), Network::new()];
@@ -174,18 +156,18 @@ fn a_host_that_joins_gets_all_bans_and_exempt_addresses_stay() {
     // Inside another host's wider ban, an exception on this host.
     let unbanned = b.json(&["unban", "10.78.3.4"]);
     assert_eq!((&unbanned["was_banned"], &unbanned["exceptions_from_hosts"][0]), (&true.into(), &"10.78.3.4".into()));
-    assert!(!is_banned(&b, "10.78.3.4") && is_banned(&b, "10.78.3.5") && is_banned(&a, "10.78.3.4"));
+    assert!(!b.is_banned("10.78.3.4") && b.is_banned("10.78.3.5") && a.is_banned("10.78.3.4"));
     // A ban of exactly this address does not end it, nor does the next run.
     networks[0].told(&["ban", "10.78.3.4"]);
     wait("the ban", || shared(&b)["others"] == 1_504);
-    assert!(!is_banned(&b, "10.78.3.4"));
+    assert!(!b.is_banned("10.78.3.4"));
     let (log, ended) = b.stop(Signal::SIGTERM);
     assert!(ended.success(), "{log}");
     let b = networks[1].start("never_limit = [\"10.77.0.9\"]", &table(&redis, "b"));
     wait("the bans again", || shared(&b)["others"] == 1_504);
-    assert!(!is_banned(&b, "10.78.3.4") && is_banned(&b, "10.78.3.5"));
+    assert!(!b.is_banned("10.78.3.4") && b.is_banned("10.78.3.5"));
     networks[1].told(&["ban", "10.78.3.4", "--for", "1h"]);
-    assert!(is_banned(&b, "10.78.3.4"));
+    assert!(b.is_banned("10.78.3.4"));
 }
 
 fn bans_outlive_a_store_that_is_away_and_one_that_was_emptied() {
@@ -193,37 +175,37 @@ fn bans_outlive_a_store_that_is_away_and_one_that_was_emptied() {
     let networks = [Network::new(), Network::new()];
     let [a, b] = [networks[0].start("", &table(&redis, "a")), networks[1].start("", &table(&redis, "b"))];
     networks[0].told(&["ban", "10.77.0.7", "--for", "1h"]);
-    wait("the ban", || is_banned(&b, "10.77.0.7"));
+    wait("the ban", || b.is_banned("10.77.0.7"));
     redis.kill();
     wait("the note", || notes(&b).contains("sharing bans with other hosts fails"));
     let verdict = || b.lines(&["events", "--json"]).iter().any(|event| event["verdict"] == "store-down");
     wait("the event", verdict);
-    assert!(is_banned(&a, "10.77.0.7") && is_banned(&b, "10.77.0.7"));
+    assert!(a.is_banned("10.77.0.7") && b.is_banned("10.77.0.7"));
     // Each host's own orders are in effect at once.
     networks[0].told(&["ban", "10.77.0.8"]);
     networks[1].told(&["ban", "10.77.0.9", "--for", "1h"]);
-    assert!(is_banned(&a, "10.77.0.8") && is_banned(&b, "10.77.0.9") && !is_banned(&b, "10.77.0.8"));
+    assert!(a.is_banned("10.77.0.8") && b.is_banned("10.77.0.9") && !b.is_banned("10.77.0.8"));
     wait("the order without a store", || shared(&a)["waiting"] == 1);
     // It comes back empty: all publish theirs again.
     redis.restart();
     for agent in [&a, &b] {
-        wait("all bans", || ["10.77.0.7", "10.77.0.8", "10.77.0.9"].iter().all(|source| is_banned(agent, source)));
+        wait("all bans", || ["10.77.0.7", "10.77.0.8", "10.77.0.9"].iter().all(|source| agent.is_banned(source)));
         wait("the end of the note", || !notes(agent).contains("sharing bans"));
     }
-    assert_eq!(ban_of(&b, "10.77.0.7")["origin"], "host:a");
+    assert_eq!(b.ban_of("10.77.0.7")["origin"], "host:a");
     wait("the publication", || shared(&a)["published"] == 2 && shared(&b)["published"] == 1);
     // Emptied while it is there.
     assert_eq!(redis.cli(&["flushall"]), "OK");
     let count = || redis.cli(&["zcard", "weir:{weir}:bans:1:versions"]);
     wait("the publication again", || count() == "3");
-    assert!(is_banned(&b, "10.77.0.7") && is_banned(&a, "10.77.0.9"));
+    assert!(b.is_banned("10.77.0.7") && a.is_banned("10.77.0.9"));
     // A removal that waits is published, too, and what has ended leaves the store.
     redis.hang();
     networks[1].told(&["unban", "10.77.0.7"]);
     networks[0].told(&["ban", "10.77.0.10", "--for", "3s"]);
     redis.go_on();
-    wait("the removal", || !is_banned(&a, "10.77.0.7"));
-    wait("the end of the short ban", || !is_banned(&a, "10.77.0.10") && !is_banned(&b, "10.77.0.10"));
+    wait("the removal", || !a.is_banned("10.77.0.7"));
+    wait("the end of the short ban", || !a.is_banned("10.77.0.10") && !b.is_banned("10.77.0.10"));
     wait("its removal from the store", || redis.cli(&["hexists", "weir:{weir}:bans:1", "10.77.0.10"]) == "0");
 }
 
@@ -237,32 +219,32 @@ fn a_killed_agents_bans_stay_and_its_next_run_publishes_nothing_that_was_lifted(
         wait("all bans", || agent.json(&["bans"]).as_array().unwrap().len() == 3);
     }
     a.stop(Signal::SIGKILL);
-    // Without an agent the kernel refuses what was shared.
+    // Without an agent the kernel enforces the shared bans.
     let receiver = networks[0].receiver(PORT);
     burst(&networks[0], &[udp_from(7), udp_from(9), udp_from(6)], 30);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[9], counts[6]), (0, 0, 10));
-    assert!(is_banned(&b, "10.77.0.7"));
+    assert!(b.is_banned("10.77.0.7"));
     // The removal is later than the second in which the ban was made.
     thread::sleep(Duration::from_millis(1_100));
     networks[1].told(&["unban", "10.77.0.7", "10.77.0.9"]);
     wait("the removal", || shared(&b)["waiting"] == 0);
     let a = networks[0].start("", &table(&redis, "a"));
     joined(&a);
-    wait("what was lifted meanwhile", || !is_banned(&a, "10.77.0.7") && !is_banned(&a, "10.77.0.9"));
-    assert!(is_banned(&a, "10.77.0.8") && is_banned(&b, "10.77.0.8"));
+    wait("the removal of the lifted bans", || !a.is_banned("10.77.0.7") && !a.is_banned("10.77.0.9"));
+    assert!(a.is_banned("10.77.0.8") && b.is_banned("10.77.0.8"));
     burst(&networks[0], &[udp_from(7), udp_from(8), udp_from(9)], 30);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[8], counts[9]), (10, 0, 10));
-    assert!(!is_banned(&b, "10.77.0.7"), "published again");
+    assert!(!b.is_banned("10.77.0.7"), "published again");
     // A host that lost its memory has its bans from the store.
     a.stop(Signal::SIGKILL);
     networks[0].told(&["detach", "--config", networks[0].folder.path().join("limits.toml").to_str().unwrap()]);
     std::fs::remove_dir_all(networks[0].state()).unwrap();
     let a = networks[0].start("", &table(&redis, "a"));
-    wait("its ban", || ban_of(&a, "10.77.0.8")["origin"] == "host:a");
+    wait("its ban", || a.ban_of("10.77.0.8")["origin"] == "host:a");
     networks[0].told(&["unban", "10.77.0.8"]);
-    wait("the last removal", || !is_banned(&b, "10.77.0.8"));
+    wait("the last removal", || !b.is_banned("10.77.0.8"));
 }
 
 fn a_ban_by_a_limit_reaches_the_other_hosts() {
@@ -285,8 +267,8 @@ fn a_ban_by_a_limit_reaches_the_other_hosts() {
         a.json(&["decide", "--limit", "logins", "--key", "user=alice", "--source", "10.77.0.8"]);
     }
     for (source, limit) in [("10.77.0.7", "limit:hits"), ("10.77.0.8", "limit:logins")] {
-        wait("the ban", || is_banned(&b, source));
-        let (own, ban) = (ban_of(&a, source), ban_of(&b, source));
+        wait("the ban", || b.is_banned(source));
+        let (own, ban) = (a.ban_of(source), b.ban_of(source));
         assert_eq!((&own["origin"], &ban["origin"]), (&limit.into(), &"host:a".into()));
         assert_eq!((&ban["origin_on_host"], &ban["reason"]), (&limit.into(), &own["reason"]));
     }
@@ -296,7 +278,7 @@ fn a_ban_by_a_limit_reaches_the_other_hosts() {
     assert_eq!((counts[7], counts[8], counts[9]), (0, 0, 5));
     // The other host lifts it, and the source starts over.
     networks[1].told(&["unban", "10.77.0.7"]);
-    wait("the removal", || !is_banned(&a, "10.77.0.7"));
+    wait("the removal", || !a.is_banned("10.77.0.7"));
     let page = String::from_utf8(networks[1].command(&["status"]).stdout).unwrap();
     assert!(page.contains("shared bans"), "{page}");
 }
@@ -306,7 +288,7 @@ fn rubbish_in_the_store_is_reported_and_nothing_is_lost() {
     let networks = [Network::new(), Network::new()];
     let [a, b] = [networks[0].start("", &table(&redis, "a")), networks[1].start("", &table(&redis, "b"))];
     networks[0].told(&["ban", "10.77.0.7"]);
-    wait("the ban", || is_banned(&b, "10.77.0.7"));
+    wait("the ban", || b.is_banned("10.77.0.7"));
     let key = "weir:{weir}:bans:1";
     for (nth, (prefix, value)) in [
         ("10.77.0.8", "rubbish"),
@@ -321,26 +303,26 @@ fn rubbish_in_the_store_is_reported_and_nothing_is_lost() {
         redis.cli(&["zadd", &format!("{key}:versions"), &(1_000 + nth).to_string(), prefix]);
     }
     wait("the note", || notes(&b).contains("4 entries of the store are no shared bans"));
-    assert!(!is_banned(&b, "10.77.0.8") && !is_banned(&b, "10.77.0.9") && is_banned(&b, "10.77.0.7"));
-    // What goes on beside it is not disturbed, and an order replaces rubbish.
+    assert!(!b.is_banned("10.77.0.8") && !b.is_banned("10.77.0.9") && b.is_banned("10.77.0.7"));
+    // Other bans are not disturbed, and an order replaces rubbish.
     networks[0].told(&["ban", "10.77.0.8", "10.77.0.10"]);
-    wait("the next bans", || is_banned(&b, "10.77.0.8") && is_banned(&b, "10.77.0.10"));
+    wait("the next bans", || b.is_banned("10.77.0.8") && b.is_banned("10.77.0.10"));
     // A key of another type.
     redis.cli(&["del", key]);
     redis.cli(&["set", key, "x"]);
     wait("the other note", || notes(&a).contains("WRONGTYPE"));
     networks[0].told(&["ban", "10.77.0.11"]);
-    assert!(is_banned(&a, "10.77.0.11") && is_banned(&b, "10.77.0.7"));
+    assert!(a.is_banned("10.77.0.11") && b.is_banned("10.77.0.7"));
     redis.cli(&["del", key]);
     for source in ["10.77.0.7", "10.77.0.8", "10.77.0.10", "10.77.0.11"] {
-        wait("the bans again", || is_banned(&b, source) && redis.cli(&["hexists", key, source]) == "1");
+        wait("the bans again", || b.is_banned(source) && redis.cli(&["hexists", key, source]) == "1");
     }
-    // What another program removed from the store is published again by the next comparison.
+    // The next comparison publishes entries again that another program removed.
     redis.cli(&["hdel", key, "10.77.0.7"]);
     redis.cli(&["zrem", &format!("{key}:versions"), "10.77.0.7"]);
     compared_again(&a);
     wait("the repair", || redis.cli(&["hexists", key, "10.77.0.7"]) == "1");
-    wait("the ban after the repair", || is_banned(&b, "10.77.0.7"));
+    wait("the ban after the repair", || b.is_banned("10.77.0.7"));
 }
 
 fn bans_of_other_hosts_follow_mode_and_config() {
@@ -353,27 +335,27 @@ fn bans_of_other_hosts_follow_mode_and_config() {
     wait("the ban", || shared(&b)["others"] == 1);
     let would_ban = || b.lines(&["events", "--json"]).iter().any(|event| event["verdict"] == "would-ban");
     wait("the event", would_ban);
-    assert!(!is_banned(&b, "10.77.0.7"));
+    assert!(!b.is_banned("10.77.0.7"));
     let reload = |agent: &str, rest: &str| {
         networks[1].config(agent, rest);
         assert_eq!(b.json(&["reload"])["ok"], true);
     };
     reload("", &table(&redis, "b"));
-    wait("enforcement", || is_banned(&b, "10.77.0.7"));
+    wait("enforcement", || b.is_banned("10.77.0.7"));
     reload("never_limit = [\"10.77.0.0/24\"]", &table(&redis, "b"));
     wait("the exemption", || b.json(&["bans"]).as_array().unwrap().is_empty());
     reload("", &table(&redis, "b"));
-    wait("the ban again", || is_banned(&b, "10.77.0.7"));
-    // Who shares no more has no bans of others; its own stay with the others.
+    wait("the ban again", || b.is_banned("10.77.0.7"));
+    // A host without share_bans has no bans of others; its own stay with the others.
     networks[1].told(&["ban", "10.77.0.8"]);
-    wait("the other ban", || is_banned(&a, "10.77.0.8"));
+    wait("the other ban", || a.is_banned("10.77.0.8"));
     reload("", LIMIT);
-    wait("the end", || !is_banned(&b, "10.77.0.7"));
-    assert!(b.json(&["status"])["cluster"].is_null() && is_banned(&b, "10.77.0.8") && is_banned(&a, "10.77.0.8"));
+    wait("the end", || !b.is_banned("10.77.0.7"));
+    assert!(b.json(&["status"])["cluster"].is_null() && b.is_banned("10.77.0.8") && a.is_banned("10.77.0.8"));
     reload("", &table(&redis, "b"));
-    wait("the ban once more", || is_banned(&b, "10.77.0.7"));
+    wait("the ban once more", || b.is_banned("10.77.0.7"));
     // The kernel keeps them for an agent that shares none, which lifts them.
     b.stop(Signal::SIGKILL);
     let b = networks[1].start("", LIMIT);
-    assert!(!is_banned(&b, "10.77.0.7") && is_banned(&b, "10.77.0.8"));
+    assert!(!b.is_banned("10.77.0.7") && b.is_banned("10.77.0.8"));
 }

@@ -10,7 +10,7 @@ use proxy::{
 use serde_json::{Value, json};
 use testbed::application::Agent;
 use testbed::tests;
-use testbed::trials::{Test, trial};
+use testbed::trials::{Test, trial_unless};
 
 /// Far more than an answer takes, since these tests are about what it is.
 const TIMEOUT: &str = "10s";
@@ -70,12 +70,7 @@ fn main() {
     let obstacle = std::env::var_os(PROGRAM)
         .is_none()
         .then_some("it needs Envoy: run `cargo xtask integration`, which provides it");
-    let trials = tests.iter().map(|test| {
-        if let Some(reason) = obstacle {
-            eprintln!("skipped: {}: {reason}", test.0);
-        }
-        trial(test).with_ignored_flag(obstacle.is_some())
-    });
+    let trials = tests.iter().map(|test| trial_unless(test, obstacle));
     // One after the other: the last one measures time.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials.collect()).exit();

@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use testbed::stalls::Stalls;
 use testbed::test;
-use testbed::trials::{Test, is_left_out, trial};
+use testbed::trials::{Test, is_left_out, trial_unless};
 
 /// Why a test cannot run here, if it cannot.
 type Obstacle = fn() -> Option<String>;
@@ -90,13 +90,7 @@ fn main() {
     let trials = tests
         .iter()
         .filter(|((name, _), _)| !is_left_out(MEASURING.contains(name)))
-        .map(|(test, obstacle)| {
-            let reason = common.clone().or_else(obstacle);
-            if let Some(reason) = &reason {
-                eprintln!("skipped: {}: {reason}", test.0);
-            }
-            trial(test).with_ignored_flag(reason.is_some())
-        })
+        .map(|(test, obstacle)| trial_unless(test, common.clone().or_else(obstacle)))
         .collect();
     // One after the other: they measure CPU time and disks.
     let arguments = Arguments { test_threads: Some(1), ..arguments };

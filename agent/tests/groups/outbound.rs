@@ -1,4 +1,4 @@
-//! Connections of a group's processes: never more than the limits, whatever they try and whoever listens; and
+//! Connections of a group's processes: never more than the limits, with any target and listener; and
 //! what a group is billed for.
 
 use std::io::ErrorKind;

@@ -1,6 +1,6 @@
-//! `agent import`: what a limits.toml from real output of other limiters means, read by the config's own parser.
+//! `agent import`: the meaning of a limits.toml from real output of other limiters, read by the config's own parser.
 //!
-//! `samples/` has what the programs of these versions printed in network namespaces of a test; `nftables.nft` is the ruleset
+//! `samples/` has the output of these versions in network namespaces of a test; `nftables.nft` is the ruleset
 //! of the JSON.
 
 mod hostile;

@@ -45,7 +45,7 @@ fn in_namespace(script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the guide's limit and the imported one have in common.
+/// The parts in which the guide's limit and the imported one agree.
 fn meaning(limit: &Limit) -> impl PartialEq + std::fmt::Debug {
     let ports = limit.ports.as_ref().map(|ports| ports.texts());
     let rates = (limit.rates.rate, limit.rates.burst, limit.rates.algorithm);

@@ -11,8 +11,8 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 ///
 /// # Safety
 ///
-/// `T` has the layout that the command expects. Memory that it points to is live, and as long as it says; what the kernel
-/// writes there is valid for its type.
+/// `T` has the layout that the command expects. Memory that it points to is live, and as long as it says; the
+/// kernel's values there are valid for its type.
 pub unsafe fn call<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i32> {
     // SAFETY: the attributes are live and as long as given; the caller answers for what they point to.
     match unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) } {

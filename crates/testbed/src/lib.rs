@@ -9,6 +9,7 @@ pub mod foreign;
 pub mod lapi;
 pub mod measure;
 pub mod memory;
+pub mod mixtures;
 pub mod network;
 mod program;
 pub mod recipes;
@@ -16,6 +17,7 @@ pub mod redis;
 pub mod stalls;
 pub mod tcp;
 pub mod trials;
+pub mod wait;
 pub mod wire;
 
 pub use program::agent;

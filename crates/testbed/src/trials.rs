@@ -1,5 +1,6 @@
 //! Tests under the names of their functions, for test programs with a harness of their own.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
@@ -28,6 +29,15 @@ pub fn trial(&(name, test): &Test) -> Trial {
         }
         Ok(())
     })
+}
+
+/// A test that is skipped with this reason, if there is one.
+#[must_use]
+pub fn trial_unless(test: &Test, obstacle: Option<impl Display>) -> Trial {
+    if let Some(reason) = &obstacle {
+        eprintln!("skipped: {}: {reason}", test.0);
+    }
+    trial(test).with_ignored_flag(obstacle.is_some())
 }
 
 /// Whether `WEIR_MEASURING` leaves a test out: `only` takes those that measure the machine, `none` the others.

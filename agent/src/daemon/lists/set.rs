@@ -144,8 +144,7 @@ impl BanLists {
         let Some(mut one) = self.set().lists.iter().find(is_it).cloned() else { return };
         one.is_fetching = false;
         let outcome = one.take_up(content, &self.state);
-        self.put(&one);
-        self.report(&one, &outcome);
+        self.record(&one, &outcome);
         if outcome == Outcome::Updated {
             self.apply();
         }
@@ -169,8 +168,7 @@ impl BanLists {
             match one.list.source.clone() {
                 ListSource::File(path) => {
                     let outcome = one.read(&path, &self.state);
-                    self.put(&one);
-                    self.report(&one, &outcome);
+                    self.record(&one, &outcome);
                     is_changed |= outcome == Outcome::Updated;
                 }
                 ListSource::Url(url) => {
@@ -189,14 +187,19 @@ impl BanLists {
                         }
                         Err(error) => {
                             let outcome = one.take_up(Err(format!("starting a thread failed: {error}")), &self.state);
-                            self.put(&one);
-                            self.report(&one, &outcome);
+                            self.record(&one, &outcome);
                         }
                     }
                 }
             }
         }
         is_changed
+    }
+
+    /// Puts a list's state after a read, and reports the outcome.
+    fn record(&self, one: &One, outcome: &Outcome) {
+        self.put(one);
+        self.report(one, outcome);
     }
 
     /// Logs the outcome of a reading, and makes an event of it.

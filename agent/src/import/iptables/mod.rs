@@ -113,7 +113,7 @@ fn name_targets(chains: &mut [Chain]) {
     }
 }
 
-/// What a rule says, word by word.
+/// The words of a rule.
 struct Words<'t> {
     rest: &'t str,
 }
@@ -201,7 +201,7 @@ fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
                 if target == "MARK" {
                     verdict = mark(&mut words);
                 }
-                // What follows are options of the target.
+                // The options of the target follow.
                 break;
             }
             _ => {
@@ -221,7 +221,7 @@ fn rule(text: &str, family: Family, table: &str, chain: &str) -> Rule {
     Rule { origin, conditions, limit, verdict }
 }
 
-/// What a condition is that Weir does not have.
+/// The name of a condition that Weir lacks.
 fn unknown(option: &str) -> String {
     let of_recent = [
         "--update",

@@ -11,7 +11,7 @@ pub const LONGEST: usize = 2_048;
 const LONGEST_NAME: usize = 128;
 const LONGEST_LIMIT: usize = 256;
 
-/// Who made a ban or removal on its host.
+/// The author of a ban or removal on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A ban by an operator.
@@ -45,7 +45,7 @@ pub struct Entry {
     pub detail: Detail,
 }
 
-/// What the store does not look at.
+/// The part that the store's script does not parse.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detail {
     /// The limit that made the ban.

@@ -91,7 +91,7 @@ pub struct Reply {
     pub entries: Vec<(String, u64, String)>,
 }
 
-/// What a reply changes on this host.
+/// The changes by a reply on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     /// Bans of other hosts, by prefix; `None` where there is none any more.
@@ -202,8 +202,6 @@ impl KnownBans {
     /// The request at `now`, with at most [`ORDERS`] orders.
     pub fn request(&mut self, orders: Vec<(PrefixKey, Order)>, now: u64) -> Request {
         let change = |(prefix, order): &(PrefixKey, Order)| {
-            let age = now as i64 - order.at;
-            let age = if age < PROMPT { 0 } else { (age / MILLISECOND) as u64 };
             let detail = |ban: &OwnBan| Detail {
                 limit: ban.limit.as_ref().map(ToString::to_string),
                 reason: ban.reason.as_ref().map(ToString::to_string),
@@ -215,6 +213,7 @@ impl KnownBans {
             };
             let until = order.ban.as_ref().map_or(u64::MAX, |ban| ban.until);
             let lasts = if until == u64::MAX { 0 } else { until.saturating_sub(now).div_ceil(1_000_000) };
+            let age = age(order, now);
             Change { prefix: *prefix, kind, age, lasts, detail: order.ban.as_ref().map(detail).unwrap_or_default() }
         };
         // A ban that has ended while it waited is no news.
@@ -272,9 +271,7 @@ impl KnownBans {
             }
             match verdict {
                 Verdict::Stored => {
-                    let age = now as i64 - order.at;
-                    let age = if age < PROMPT { 0 } else { (age / MILLISECOND) as u64 };
-                    self.published.insert(prefix, reply.now.saturating_sub(age));
+                    self.published.insert(prefix, reply.now.saturating_sub(age(&order, now)));
                     self.removals.retain(|(removed, _)| *removed != prefix);
                     continue;
                 }
@@ -384,8 +381,7 @@ impl KnownBans {
                     if shared.entry.host == self.host {
                         published.insert(*prefix, shared.entry.made);
                     }
-                    let end = shared.until.max(shared.until.saturating_add(SAME_END));
-                    ban.until > end
+                    ban.until > shared.until.saturating_add(SAME_END)
                 }
             };
             // Of one host's name in the store, this host's own ban applies.
@@ -419,4 +415,10 @@ impl KnownBans {
         (self.others, self.ignored) = (whole.bans, whole.ignored);
         update
     }
+}
+
+/// The age of an order in milliseconds; 0 if it is prompt.
+fn age(order: &Order, now: u64) -> u64 {
+    let age = now as i64 - order.at;
+    if age < PROMPT { 0 } else { (age / MILLISECOND) as u64 }
 }

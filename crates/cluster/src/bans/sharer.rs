@@ -322,8 +322,8 @@ impl Worker {
     /// Events of new bans: of the first few, and the number of the others.
     fn report(&self, news: &BTreeMap<PrefixKey, Option<SharedBan>>, applied: &Applied) {
         let is_left = |prefix: &PrefixKey| applied.exempt.contains(prefix) || applied.skipped.contains(prefix);
-        let mut bans = news.iter().filter_map(|(prefix, ban)| Some((prefix, ban.as_ref()?)));
-        let mut bans = bans.by_ref().filter(|(prefix, _)| !is_left(prefix));
+        let bans = news.iter().filter_map(|(prefix, ban)| Some((prefix, ban.as_ref()?)));
+        let mut bans = bans.filter(|(prefix, _)| !is_left(prefix));
         let kind = if applied.is_observing { EventKind::WouldBan } else { EventKind::Banned };
         for (prefix, ban) in bans.by_ref().take(NAMED) {
             let by = match (&ban.entry.kind, &ban.entry.detail.limit) {

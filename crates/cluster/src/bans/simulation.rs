@@ -93,7 +93,7 @@ impl Model {
     }
 }
 
-/// A host with its own bans, and what it enforces for others.
+/// A host with its own bans and those of others.
 struct Host {
     name: String,
     known: KnownBans,
@@ -101,7 +101,7 @@ struct Host {
     /// Each with its start.
     own: BTreeMap<PrefixKey, (OwnBan, u64)>,
     foreign: BTreeSet<PrefixKey>,
-    /// What this host's clock is ahead of the others'.
+    /// The lead of this host's clock over the others'.
     ahead: u64,
 }
 
@@ -402,7 +402,7 @@ proptest! {
         }
         // Short bans have ended.
         now += 5 * SECOND;
-        // What the store has lost is forgotten after a while.
+        // Bans that the store has lost are dropped after a while.
         for _ in 0..5 {
             now += 30 * SECOND;
             for host in &mut hosts {

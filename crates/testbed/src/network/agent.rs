@@ -195,6 +195,15 @@ impl Agent<'_> {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// The ban of a source; `null` if there is none.
+    pub fn ban_of(&self, source: &str) -> Value {
+        self.json(&["show", source])["ban"].clone()
+    }
+
+    pub fn is_banned(&self, source: &str) -> bool {
+        !self.ban_of(source).is_null()
+    }
+
     /// The documents of one command that prints one a line.
     pub fn lines(&self, arguments: &[&str]) -> Vec<Value> {
         let output = self.network.command(arguments);

@@ -8,8 +8,6 @@
 //! The seeds in `HELD_OUT` were not used while the method was made; those below 100 were. `WEIR_SUGGEST_SEEDS=1,2` runs
 //! others, and prints what is refused.
 
-mod mixtures;
-
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -17,13 +15,12 @@ use std::process::{Command, Output, Stdio};
 use datapath::compile::plan;
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::mixtures::{Label, Mixture, Random, SPAN};
 use testbed::trials::is_long;
 use weir::replay::capture::{Capture, InterfaceNames};
 use weir::replay::{Evaluation, Local, TableMemory, Verdict};
 use weir::suggest::capture::summarise;
 use weir::suggest::{Decision, decide, limits_toml};
-
-use self::mixtures::{Label, Mixture, Random, SPAN};
 
 const HELD_OUT: [u64; 2] = [101, 102];
 

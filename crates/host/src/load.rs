@@ -2,14 +2,17 @@
 //!
 //! Reading ([`HostLoad`]) and deciding ([`RoomDecision`]) are separate, so that the decision is a pure function.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long spare time counts unless it is renewed: elastic limits stay raised this long after the agent stops. Four
 /// periods of the agent, so that one late renewal has no effect.
 pub const ROOM: Duration = Duration::from_secs(2);
+
+/// The longest first line of /proc/stat in bytes: a name and ten numbers of up to 20 digits.
+const FIRST_LINE: usize = 256;
 
 /// The CPUs' load between two samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,9 +77,12 @@ impl HostLoad {
 
 fn read_times(proc: &Path) -> io::Result<CpuTimes> {
     let path = proc.join("stat");
-    let text = fs::read_to_string(&path)
+    // The kernel returns the first line with the first read; those of the CPUs and interrupts are not needed.
+    let mut start = [0; FIRST_LINE];
+    let length = File::open(&path)
+        .and_then(|mut file| file.read(&mut start))
         .map_err(|error| io::Error::new(error.kind(), format!("reading {} failed: {error}", path.display())))?;
-    cpu_times(&text).ok_or_else(|| {
+    cpu_times(&String::from_utf8_lossy(&start[..length])).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidData,
             format!("{} does not begin with the times of all CPUs", path.display()),

@@ -37,11 +37,13 @@ pub async fn follow_interfaces(agent: Arc<Agent>) {
         let agent = Arc::clone(&agent);
         // Programs may have to be verified. A panic in the task has been reported, and must not stop this loop.
         let is_followed = tokio::task::spawn_blocking(move || agent.follow_host(is_changed)).await.unwrap_or(false);
-        tokio::time::sleep(PAUSE).await;
+        if is_changed {
+            tokio::time::sleep(PAUSE).await;
+        }
         let is_reported = match &watcher {
-            Some(watcher) => tokio::time::timeout(PERIOD - PAUSE, watcher.changed()).await.is_ok(),
+            Some(watcher) => tokio::time::timeout(PERIOD, watcher.changed()).await.is_ok(),
             None => {
-                tokio::time::sleep(PERIOD - PAUSE).await;
+                tokio::time::sleep(PERIOD).await;
                 true
             }
         };

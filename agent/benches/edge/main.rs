@@ -2,6 +2,7 @@
 //! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
 
 mod flood;
+mod lists;
 mod memory;
 mod network;
 mod overflow;
@@ -48,6 +49,8 @@ enum Part {
     Overflow,
     /// What a server still serves under a flood.
     Served,
+    /// A list of a million banned prefixes: loading it, packets, memory.
+    Lists,
     /// Bytes of kernel memory for each source.
     Memory,
     /// Reloads and looks.
@@ -72,6 +75,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Flood => flood::run(arguments.rounds, only)?,
         Part::Overflow => overflow::run(arguments.rounds, only)?,
         Part::Served => served::run(arguments.rounds, only)?,
+        Part::Lists => lists::run(arguments.rounds, only)?,
         Part::Memory => memory::run(arguments.rounds, only)?,
         Part::Agent => whole::run(arguments.rounds, only)?,
     };

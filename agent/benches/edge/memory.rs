@@ -89,7 +89,7 @@ fn maps() -> Result<Vec<f64>> {
 }
 
 /// The same once it stands still: what was dropped is given back when the kernel gets round to it.
-fn settled() -> Result<f64> {
+pub fn settled() -> Result<f64> {
     const ENOUGH: f64 = 1e6;
     const LOOKS: u32 = 3;
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -177,6 +177,12 @@ fn nftables(lane: &Lane, limit: Limit, family: &str, hook: &str) -> Result<Progr
          update @sources {{ ip saddr limit rate over {count}/{} burst {burst} packets }} drop\n}}\n}}\n",
         per.name()
     );
+    nft(lane, &script)?;
+    Ok(Programs::None)
+}
+
+/// Runs a script of nft in a lane.
+pub fn nft(lane: &Lane, script: &str) -> Result<()> {
     let mut nft = Command::new("nsenter")
         .args([&format!("--net=/run/netns/{}", lane.namespace), "nft", "-f", "-"])
         .stdin(Stdio::piped())
@@ -186,7 +192,7 @@ fn nftables(lane: &Lane, limit: Limit, family: &str, hook: &str) -> Result<Progr
     nft.stdin.take().context("nft takes no input")?.write_all(script.as_bytes()).context("writing to nft")?;
     let output = nft.wait_with_output()?;
     ensure!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(Programs::None)
+    Ok(())
 }
 
 fn hashlimit(lane: &Lane, limit: Limit, table: &str, chain: &str) -> Result<Programs> {

@@ -29,6 +29,8 @@ enum Bound {
     Bytes(f64),
     /// At most this many milliseconds.
     Milliseconds(f64),
+    /// At most this many nanoseconds.
+    Nanoseconds(f64),
 }
 
 const PACKET: &str = "packet";
@@ -48,6 +50,7 @@ fn aim(key: &'static str, what: impl Into<String>, bound: Bound, measured: Optio
         Bound::PercentAtMost(most) => (format!("≤ {most} %"), median.is_some_and(|median| median <= most)),
         Bound::Bytes(most) => (format!("≤ {most} bytes"), median.is_some_and(|median| median <= most)),
         Bound::Milliseconds(most) => (format!("≤ {most} ms"), median.is_some_and(|median| median <= most)),
+        Bound::Nanoseconds(most) => (format!("≤ {most} ns"), median.is_some_and(|median| median <= most)),
     };
     Aim { key, what: what.into(), bound, measured, is_met }
 }
@@ -57,6 +60,7 @@ pub fn all(figures: &Figures) -> Vec<Aim> {
     let mut aims = of_packets(figures);
     aims.extend(of_floods(figures));
     aims.extend(of_a_full_table(figures));
+    aims.extend(of_lists(figures));
     aims.extend(of_memory(figures));
     aims.extend(of_the_agent(figures));
     aims
@@ -142,6 +146,32 @@ fn of_a_full_table(figures: &Figures) -> [Aim; 2] {
     [
         aim("overflow", polite, Bound::PercentAtLeast(99.0), of("% of polite packets passed")),
         aim("overflow", greedy, Bound::PercentAtMost(110.0), of("% of its limit, the greediest")),
+    ]
+}
+
+/// Aims on a list of a million banned prefixes.
+fn of_lists(figures: &Figures) -> [Aim; 4] {
+    const NFTABLES: &str = "nftables at ingress";
+    let of = |case: &str| Summary::of(figures.samples("lists", case, WEIR)?);
+    let (load, memory) = ("a million prefixes, from text to in effect", "a million prefixes");
+    let cost = "1000 sources, the list's part";
+    let spread = "every packet a new source, the list's part";
+    let of_nftables = |case: &str| figures.ratio("lists", (case, WEIR), (case, NFTABLES));
+    [
+        aim("lists", "a million banned prefixes, from text to in effect", Bound::Milliseconds(3_000.0), of(load)),
+        aim(
+            "lists",
+            "a million banned prefixes, 1,000 sources: a packet over none",
+            Bound::Nanoseconds(20.0),
+            of(cost),
+        ),
+        aim(
+            "lists",
+            "a million banned prefixes, every packet a new source: over none, of a set of nftables",
+            Bound::AtMost(0.25),
+            of_nftables(spread),
+        ),
+        aim("lists", "memory a banned prefix: of a set of nftables", Bound::AtMost(0.5), of_nftables(memory)),
     ]
 }
 

@@ -49,6 +49,8 @@ enum Part {
     Overflow,
     /// What a server still serves under a flood.
     Served,
+    /// A list of a million banned prefixes: loading it, packets, memory.
+    Lists,
     /// Bytes of kernel memory for each source.
     Memory,
     /// How long reloads take, and a look at a million sources.
@@ -66,6 +68,7 @@ impl Part {
             Self::Flood => "flood",
             Self::Overflow => "overflow",
             Self::Served => "served",
+            Self::Lists => "lists",
             Self::Memory => "memory",
             Self::Agent => "agent",
             Self::Decisions => "decisions",
@@ -80,6 +83,7 @@ impl Part {
             Self::Flood => (2, 11),
             Self::Overflow => (2, 7),
             Self::Served => (1, 7),
+            Self::Lists => (1, 7),
             Self::Memory => (1, 3),
             Self::Agent => (2, 9),
             Self::Decisions => (2, 11),

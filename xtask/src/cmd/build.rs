@@ -108,7 +108,9 @@ fn build_objects(
         let checked =
             object::check(&bytes, logging).with_context(|| format!("checking the eBPF object {}", linked.display()))?;
         functions.push((name, checked));
-        place(&bytes, &object_of(workspace, name, logging))?;
+        let stripped = object::without_debug_information(&bytes)
+            .with_context(|| format!("stripping the eBPF object {}", linked.display()))?;
+        place(&stripped, &object_of(workspace, name, logging))?;
     }
     Ok(functions)
 }

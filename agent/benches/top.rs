@@ -18,7 +18,7 @@ use datapath::bans::BanList;
 use datapath::compile::compile;
 use datapath::{Datapath, Entry, OBJECT, PinDirectory};
 use nix::time::{ClockId, clock_gettime};
-use weir::stats::{Live, MOST_SOURCES, Reader, Sort, ViewQuery};
+use weir::stats::{Extent, Live, MOST_SOURCES, Reader, Sort, ViewQuery};
 
 const SOURCES: u32 = 1_000_000;
 const VIEWS: usize = 50;
@@ -53,14 +53,17 @@ fn main() -> ExitCode {
     let counted = weir::stats::Counted::default();
     let baseline = weir::stats::baseline::Baseline::default();
     let reader = Reader::new(&loaded.config, (&datapath, None), &bans, &counted, &baseline);
-    let (_, sources, _) = reader.totals().expect("counters");
+    let (_, sources, _) = reader.totals(Extent::Whole).expect("counters");
     let remembered = datapath.samples().expect("samples").len();
     println!("{} sources in the table, {remembered} of them remembered by address", sources.tracked);
 
-    let mut parts: [(&str, &mut dyn FnMut()); 3] = [
+    let mut parts: [(&str, &mut dyn FnMut()); 4] = [
         ("the remembered, in batches", &mut || drop(datapath.samples())),
-        ("the table: how many are tracked", &mut || drop(reader.totals())),
-        ("the table: keys of each limit", &mut || drop(reader.limits())),
+        ("the table: how many are tracked", &mut || drop(reader.totals(Extent::Whole))),
+        ("the table: keys of each limit", &mut || drop(reader.limits(Extent::Whole))),
+        ("counters without the table", &mut || {
+            drop((reader.totals(Extent::Counters), reader.limits(Extent::Counters)))
+        }),
     ];
     for (what, part) in &mut parts {
         report(what, (0..VIEWS).map(|_| time(*part)).collect());
@@ -113,7 +116,8 @@ fn view(reader: &Reader<'_>, live: &mut Live, nth: usize) -> String {
     let sort = [Sort::ThrottledRate, Sort::PassedRate, Sort::Throttled, Sort::Passed][nth % 4];
     let query = ViewQuery { sort, within: None, most: MOST_SOURCES };
     let sources = live.view(reader, &query, None).expect("a view");
-    let (totals, limits) = (reader.totals().expect("totals"), reader.limits().expect("limits"));
+    let (totals, limits) =
+        (reader.totals(Extent::Whole).expect("totals"), reader.limits(Extent::Whole).expect("limits"));
     serde_json::to_string(&(sources, totals.0, totals.1, totals.2, limits)).expect("a document")
 }
 

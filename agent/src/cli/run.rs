@@ -204,7 +204,10 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         state.start(move || saved.upgrade()?.snapshot());
         if let Some(exporter) = exporter {
             tracing::info!("metrics on http://{}/metrics", exporter.address());
-            exporter.start(Arc::clone(&agent))?;
+            if config.agent.live.is_served_on(exporter.address().ip()) {
+                tracing::info!("live page on http://{}/", exporter.address());
+            }
+            exporter.start(Arc::clone(&agent), config.agent.live.clone())?;
         }
         // Memory from reading the config and loading the policy.
         memory::trim();

@@ -17,12 +17,14 @@ use super::reload::Cause;
 use super::trace::Verdicts;
 use crate::daemon::events::{Follower, Subscription};
 use crate::server::control::Handler;
-use crate::stats::{ClassShare, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery};
+use crate::stats::{
+    ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery, monotonic_nanoseconds,
+};
 
 impl Agent {
-    fn status(&self) -> Result<Status, String> {
+    fn status(&self, extent: Extent) -> Result<Status, String> {
         let mut status = match self.packets.load_full() {
-            Some(packets) => packets.status().map_err(text)?,
+            Some(packets) => packets.status(extent).map_err(text)?,
             None => Status {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 mode: self.changing.live().config().agent.mode.to_string(),
@@ -114,7 +116,12 @@ impl Agent {
             Some(packets) => packets.view(&query)?,
             None => View::default(),
         };
-        Ok(View { status: self.status()?, limits: self.limits()?, groups: self.groups.statuses(), ..sources })
+        Ok(View {
+            status: self.status(Extent::Whole)?,
+            limits: self.limits(Extent::Whole)?,
+            groups: self.groups.statuses(),
+            ..sources
+        })
     }
 
     fn reset_counters(&self) -> Result<CountersReset, String> {
@@ -153,9 +160,9 @@ impl Agent {
         Ok(unbanned)
     }
 
-    fn limits(&self) -> Result<Vec<LimitStatus>, String> {
+    fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, String> {
         let mut limits: Vec<LimitStatus> = match self.packets.load_full() {
-            Some(packets) => packets.limits().map_err(text)?,
+            Some(packets) => packets.limits(extent).map_err(text)?,
             None => Vec::new(),
         };
         limits.extend(self.requests.engine().statuses());
@@ -182,8 +189,8 @@ impl Agent {
 impl Handler for Agent {
     fn handle(&self, request: Request) -> Result<serde_json::Value, String> {
         match request {
-            Request::Status => json(self.status()?),
-            Request::Limits => json(self.limits()?),
+            Request::Status => json(self.status(Extent::Whole)?),
+            Request::Limits => json(self.limits(Extent::Whole)?),
             Request::Top => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.top()).map_err(text)?),
             Request::View { query } => json(self.view(query)?),
             Request::Show { source } => json(self.show(source, self.packets())?),
@@ -215,6 +222,16 @@ impl Handler for Agent {
             }
             Request::Emergency { group, what } => json(self.groups.emergency(group, what)?),
         }
+    }
+
+    fn counters(&self) -> Result<View, String> {
+        Ok(View {
+            at_seconds: monotonic_nanoseconds() as f64 / 1e9,
+            status: self.status(Extent::Counters)?,
+            limits: self.limits(Extent::Counters)?,
+            groups: self.groups.statuses(),
+            ..View::default()
+        })
     }
 
     async fn wait(&self, question: &decide::Question) -> Result<serde_json::Value, String> {

@@ -1,4 +1,4 @@
-//! Self-contained HTML pages for `--html`.
+//! Self-contained HTML pages for `--html`, and the live page ([`live`]).
 //!
 //! A page needs neither the network nor scripts: plots are SVG, and the only script sorts tables. Its content security
 //! policy allows its own style and script, by their hashes, and nothing else. All texts are escaped ([`Html`]), tables
@@ -8,6 +8,7 @@ mod axis;
 mod destination;
 mod distribution;
 mod html;
+pub mod live;
 mod table;
 mod timeline;
 
@@ -31,22 +32,36 @@ const LONGEST: (usize, usize) = (120, 1_000);
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 /// Hashes of both; a test prints those that a change requires.
-const POLICY: &str = "default-src 'none'; style-src 'sha256-nKBqSielgyOh/npdN1xNMiH2Se0v+nCw8CqCx9Rms00='; script-src 'sha256-c/XhwqKBUxhAlhGolgOI2o0WzbXFBdIIq6yBWu5K/yg='; base-uri 'none'; form-action 'none'";
+const POLICY: &str = "default-src 'none'; style-src 'sha256-nKBqSielgyOh/npdN1xNMiH2Se0v+nCw8CqCx9Rms00='; script-src 'sha256-b8DS0bbMTw7En1KR0A07IhXV5O8ACOb7dryrPjrPioY='; base-uri 'none'; form-action 'none'";
 
 /// A page with this title, as heading too, and this content.
 pub fn page(title: &str, content: impl FnOnce(&mut Html)) -> String {
+    shell(title, &Shell { policy: Some(POLICY), styles: &[STYLE], scripts: &[SCRIPT] }, content)
+}
+
+/// What a page consists of beside its content.
+struct Shell<'s> {
+    /// The content security policy, unless it is a header.
+    policy: Option<&'s str>,
+    styles: &'s [&'static str],
+    scripts: &'s [&'static str],
+}
+
+fn shell(title: &str, shell: &Shell<'_>, content: impl FnOnce(&mut Html)) -> String {
     let title = name(title);
     let mut html = Html::default();
     html.verbatim("<!DOCTYPE html>\n");
     html.element("html", &[("lang", "en")], |html| {
         html.element("head", &[], |html| {
             html.open("meta", &[("charset", "utf-8")]);
-            html.open("meta", &[("http-equiv", "Content-Security-Policy"), ("content", POLICY)]);
+            if let Some(policy) = shell.policy {
+                html.open("meta", &[("http-equiv", "Content-Security-Policy"), ("content", policy)]);
+            }
             html.open("meta", &[("name", "viewport"), ("content", "width=device-width, initial-scale=1")]);
             html.open("meta", &[("name", "color-scheme"), ("content", "light dark")]);
             html.open("meta", &[("name", "referrer"), ("content", "no-referrer")]);
             html.leaf("title", &[], &title);
-            html.element("style", &[], |html| html.verbatim(STYLE));
+            shell.styles.iter().for_each(|style| html.element("style", &[], |html| html.verbatim(style)));
         });
         html.line();
         html.element("body", &[], |html| {
@@ -55,7 +70,7 @@ pub fn page(title: &str, content: impl FnOnce(&mut Html)) -> String {
                 content(html);
             });
             html.leaf("footer", &[], concat!("Made by Weir ", env!("CARGO_PKG_VERSION"), "."));
-            html.element("script", &[], |html| html.verbatim(SCRIPT));
+            shell.scripts.iter().for_each(|script| html.element("script", &[], |html| html.verbatim(script)));
         });
     });
     html.line();

@@ -67,20 +67,11 @@ pub fn table(html: &mut Html, title: &str, headings: &[Column], rows: impl IntoI
     if shown.is_empty() {
         return;
     }
-    html.leaf("p", &[("class", "title")], title);
-    // A box of its own that scrolls, also by keys: the page does not scroll sideways.
-    html.element("div", &[("class", "box"), ("tabindex", "0"), ("role", "region"), ("aria-label", title)], |html| {
-        html.element("table", &[("aria-label", title)], |html| {
-            html.element("thead", &[], |html| {
-                html.element("tr", &[], |html| headings.iter().for_each(|column| heading(html, *column)));
-            });
-            html.element("tbody", &[], |html| {
-                for row in &shown {
-                    html.line();
-                    html.element("tr", &[], |html| row.iter().for_each(|of| cell(html, of)));
-                }
-            });
-        });
+    frame(html, title, headings, |html| {
+        for row in &shown {
+            html.line();
+            html.element("tr", &[], |html| row.iter().for_each(|of| cell(html, of)));
+        }
     });
     if hidden > 0 {
         let text =
@@ -88,6 +79,20 @@ pub fn table(html: &mut Html, title: &str, headings: &[Column], rows: impl IntoI
         html.leaf("p", &[("class", "note")], &text);
     }
     html.line();
+}
+
+/// Appends a table with these rows.
+pub(super) fn frame(html: &mut Html, title: &str, headings: &[Column], rows: impl FnOnce(&mut Html)) {
+    html.leaf("p", &[("class", "title")], title);
+    // A box of its own that scrolls, also by keys: the page does not scroll sideways.
+    html.element("div", &[("class", "box"), ("tabindex", "0"), ("role", "region"), ("aria-label", title)], |html| {
+        html.element("table", &[("aria-label", title)], |html| {
+            html.element("thead", &[], |html| {
+                html.element("tr", &[], |html| headings.iter().for_each(|column| heading(html, *column)));
+            });
+            html.element("tbody", &[], rows);
+        });
+    });
 }
 
 fn heading(html: &mut Html, column: Column) {

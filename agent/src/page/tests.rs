@@ -43,6 +43,28 @@ fn the_policy_allows_the_style_the_script_and_nothing_else() {
     }
 }
 
+#[test]
+fn the_policy_of_the_live_page_allows_its_styles_and_scripts_and_requests_to_itself() {
+    let sources = |texts: [&str; 2]| texts.map(|text| format!("'sha256-{}'", hash(text))).join(" ");
+    let policy = format!(
+        "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'",
+        sources([STYLE, live::LIVE_STYLE]),
+        sources([SCRIPT, live::LIVE_SCRIPT])
+    );
+    assert_eq!(live::POLICY, policy, "write this into live::POLICY");
+    let page = live::page();
+    assert_well_formed(&page);
+    for text in [live::LIVE_STYLE, live::LIVE_SCRIPT] {
+        assert!(page.contains(text) && !text.contains("</") && !text.contains("url("), "{text}");
+    }
+    for markup in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
+        assert!(!live::LIVE_SCRIPT.contains(markup), "{markup}: texts are set as text only");
+    }
+    // Only as the name of SVG.
+    assert_eq!(live::LIVE_SCRIPT.matches("://").count(), 1);
+}
+
 /// A plot with refusals in some steps.
 fn plot(steps: usize) -> String {
     let passed: Vec<u64> = (0..steps as u64).map(|nth| 1_000 + nth % 7).collect();

@@ -10,8 +10,8 @@ pub use api::source::{
     BanHolder, BanStatus, BansRow, LastRefused, Precision, SourceLimit, SourceRequests, SourceStatus, TopRow,
 };
 pub use api::status::{BypassStatus, InterfaceState, InterfaceStatus, SourcesStatus, Status, Totals};
-pub use api::view::{MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
+pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 pub use counted::{Counted, CountedDocument};
 pub use host::monotonic_nanoseconds;
-pub use reader::{Live, Reader};
+pub use reader::{Extent, Live, Reader};
 pub(crate) use reader::{ban_status, bypass_status, own_status, prefix_of, prefix_text};

@@ -61,6 +61,14 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// How much of a document is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    Whole,
+    /// Without the numbers of keys, for which the whole table is read: they are 0.
+    Counters,
+}
+
 impl Reader<'_> {
     fn now(&self) -> (u64, Ticks) {
         let nanoseconds = monotonic_nanoseconds();
@@ -98,7 +106,7 @@ impl Reader<'_> {
     /// # Errors
     ///
     /// When a map cannot be read.
-    pub fn totals(&self) -> Result<(Totals, SourcesStatus, BypassStatus), LoadError> {
+    pub fn totals(&self, extent: Extent) -> Result<(Totals, SourcesStatus, BypassStatus), LoadError> {
         let mut counters = Vec::new();
         let mut table = self.counted.table;
         let mut bypassing = self.counted.bypass;
@@ -118,7 +126,10 @@ impl Reader<'_> {
             throttled_bytes: sum.throttled.bytes,
         };
         let bypass = bypass_status(|bypass| bypassing[bypass as usize]);
-        let tracked = self.sources()?.tracked(self.now().1, self.groups().len()).iter().sum();
+        let tracked = match extent {
+            Extent::Whole => self.sources()?.tracked(self.now().1, self.groups().len()).iter().sum(),
+            Extent::Counters => 0,
+        };
         let sources = SourcesStatus {
             tracked,
             capacity: u64::from(self.ingress.image().max_sources),
@@ -136,10 +147,13 @@ impl Reader<'_> {
     /// # Errors
     ///
     /// When a map cannot be read.
-    pub fn limits(&self) -> Result<Vec<LimitStatus>, LoadError> {
+    pub fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, LoadError> {
         let ingress = self.ingress.counters()?;
         let egress = self.egress.map(Datapath::counters).transpose()?.unwrap_or_default();
-        let keys = self.keys()?;
+        let keys = match extent {
+            Extent::Whole => self.keys()?,
+            Extent::Counters => Vec::new(),
+        };
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
             let counters = if limit.direction == Direction::Egress { &egress } else { &ingress };
             let before = self.counted.limits.get(&limit.name).copied().unwrap_or_default();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::group::GroupStatus;
 use crate::limit::LimitStatus;
-use crate::source::TopRow;
+use crate::source::{BansRow, TopRow};
 use crate::status::Status;
 
 /// The most sources in one document: more than the lines of a screen; the reply has some 100 kB.
@@ -70,3 +70,19 @@ pub struct SourceLoad {
     /// Packets refused, or that would have been refused; `null` until the source has been sampled twice.
     pub throttled_per_second: Option<f64>,
 }
+
+/// `GET /live.json`: the document of the live page.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LiveDocument {
+    /// `agent status`, `limits` and `groups`, and the busiest sources.
+    #[serde(flatten)]
+    pub view: View,
+    /// The age of `sources`, `bans`, `keys` of limits and `sources.tracked` of `status`: they are read less often than the
+    /// rest if the table of sources is large.
+    pub sources_age_seconds: f64,
+    /// The first bans of `agent bans`.
+    pub bans: Vec<BansRow>,
+}
+
+/// The most bans in a [`LiveDocument`].
+pub const MOST_BANS: usize = 100;

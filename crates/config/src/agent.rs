@@ -1,6 +1,6 @@
 //! `[agent]`.
 
-use super::policy::{AgentConfig, Attach, InterfacePattern, MOST_SOURCES, Mode, OnExit, Shield};
+use super::policy::{AgentConfig, Attach, InterfacePattern, LivePage, MOST_SOURCES, Mode, OnExit, Shield};
 use super::prefix;
 use super::report::{Problems, Span};
 use super::table::{Table, suggestion};
@@ -38,6 +38,7 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
             }
         }
     }
+    agent.live = live(&mut table).unwrap_or(agent.live);
     if let Some((text, span)) = table.string("pins", "\"/sys/fs/bpf/weir\"") {
         agent.pins = path(text, span, table.problems).unwrap_or(agent.pins);
     }
@@ -82,6 +83,47 @@ pub fn read(mut table: Table<'_, '_>) -> AgentConfig {
     agent.allow_empty = flag(&mut table, "allow_empty").unwrap_or(agent.allow_empty);
     table.finish();
     agent
+}
+
+/// `true`, `false`, or a list of host names.
+fn live(table: &mut Table<'_, '_>) -> Option<LivePage> {
+    const EXAMPLE: &str = "[\"weir.example.org\"]";
+    let value = table.value("live")?;
+    let page = match (value.get_ref().as_bool(), value.get_ref().as_array()) {
+        (Some(false), _) => return Some(LivePage::Nowhere),
+        (Some(true), _) => LivePage::Everywhere(Vec::new()),
+        (None, Some(list)) if !list.is_empty() => {
+            let mut names = Vec::new();
+            for (text, span) in table.strings("live", EXAMPLE) {
+                if is_host_name(text) {
+                    names.push(text.to_ascii_lowercase());
+                } else {
+                    let help = "write a host name without a port: live = [\"weir.example.org\"]";
+                    table.problems.error(span, format!("invalid host name {text:?} in live"), help);
+                }
+            }
+            LivePage::Everywhere(names)
+        }
+        (None, _) => {
+            table.wrong_type("live", value, "true, false, or a list of host names: live = [\"weir.example.org\"]");
+            return None;
+        }
+    };
+    if table.value("metrics").is_none() {
+        let help = "add metrics = \"127.0.0.1:9464\", on which the page is served";
+        table.problems.error(value.span(), "live requires metrics".to_owned(), help);
+    }
+    Some(page)
+}
+
+/// Whether a text is a host name: labels of letters, digits, dashes and underscores.
+fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// `true` for all, `false` for none, or a list of words.

@@ -11,7 +11,9 @@ use datapath::memory::{MemoryStatus, Room};
 
 use super::engine::PacketEngine;
 use super::in_effect::InEffect;
-use crate::stats::{BansRow, LimitStatus, SourceStatus, Status, TopRow, View, ViewQuery, monotonic_nanoseconds};
+use crate::stats::{
+    BansRow, Extent, LimitStatus, SourceStatus, Status, TopRow, View, ViewQuery, monotonic_nanoseconds,
+};
 
 impl PacketEngine {
     /// One client at a time, so that the agent's own work waits for at most one.
@@ -25,8 +27,8 @@ impl PacketEngine {
     /// # Errors
     ///
     /// When a map or the host's interfaces cannot be read.
-    pub fn status(&self) -> Result<Status, LoadError> {
-        self.for_client(|in_effect| self.status_of(in_effect))
+    pub fn status(&self, extent: Extent) -> Result<Status, LoadError> {
+        self.for_client(|in_effect| self.status_of(in_effect, extent))
     }
 
     /// `agent limits`: limits on packets.
@@ -34,8 +36,8 @@ impl PacketEngine {
     /// # Errors
     ///
     /// When a map cannot be read.
-    pub fn limits(&self) -> Result<Vec<LimitStatus>, LoadError> {
-        self.for_client(|in_effect| in_effect.reader().limits())
+    pub fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, LoadError> {
+        self.for_client(|in_effect| in_effect.reader().limits(extent))
     }
 
     /// `agent top --once`.
@@ -143,8 +145,8 @@ impl PacketEngine {
         self.live().view(&in_effect.reader(), query, within).map_err(|error| error.to_string())
     }
 
-    fn status_of(&self, in_effect: &InEffect) -> Result<Status, LoadError> {
-        let (totals, sources, bypass) = in_effect.reader().totals()?;
+    fn status_of(&self, in_effect: &InEffect, extent: Extent) -> Result<Status, LoadError> {
+        let (totals, sources, bypass) = in_effect.reader().totals(extent)?;
         let interfaces = in_effect.interfaces()?;
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -149,6 +149,7 @@ impl Agent {
             (old.state_dir == new.state_dir, "[agent] state_dir"),
             (old.cgroup == new.cgroup, "[agent] cgroup"),
             (old.metrics == new.metrics, "[agent] metrics"),
+            (old.live == new.live, "[agent] live"),
             (before.decide.http == config.decide.http, "[decide] http"),
             (before.decide.grpc == config.decide.grpc, "[decide] grpc"),
         ] {

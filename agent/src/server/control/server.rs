@@ -20,6 +20,7 @@ use super::follow;
 use super::response::{LONGEST_CHANGE, LONGEST_REQUEST, Response};
 use crate::daemon::events::{Follower, Subscription};
 use crate::daemon::trace::Verdicts;
+use crate::stats::View;
 
 /// The timeout for a request, and for each part of its reply.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,6 +40,15 @@ pub trait Handler: Send + Sync + 'static {
     ///
     /// The error for the client.
     fn handle(&self, request: Request) -> Result<serde_json::Value, String>;
+    /// The documents of `status`, `limits` and `groups` without the numbers of keys, which require reading the whole table
+    /// of sources: `sources.tracked` and `keys` of limits are 0.
+    ///
+    /// # Errors
+    ///
+    /// The error for the client.
+    fn counters(&self) -> Result<View, String> {
+        Err("this agent has no counters".to_owned())
+    }
     /// Decides a question that may wait; dropping the future removes it from its queue.
     ///
     /// # Errors

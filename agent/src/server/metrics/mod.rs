@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format, on `[agent] metrics`.
+//! Metrics in Prometheus' text format, and the live page, on `[agent] metrics`.
 //!
 //! They are made from the documents of `status`, `limits` and `groups`, on a separate thread: a slow scraper affects no
 //! other client. No label is an address: refused sources are in `top`, `show` and `events`, and one label value per
@@ -6,6 +6,8 @@
 
 mod exposition;
 mod ledger;
+mod live;
+mod reply;
 mod server;
 #[cfg(test)]
 mod tests;

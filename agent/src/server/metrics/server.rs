@@ -1,4 +1,4 @@
-//! `GET /metrics` over HTTP/1.1, on a thread of its own.
+//! `GET /metrics` and the live page over HTTP/1.1, on a thread of its own.
 
 use std::convert::Infallible;
 use std::io;
@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use api::request;
+use config::policy::LivePage;
 use host::descriptors::places;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -20,6 +21,8 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 use super::exposition::{Documents, Exposition};
+use super::live::{DOCUMENT, LiveServer};
+use super::reply::{Reply, text};
 use crate::server::control::Handler;
 
 /// The timeout for the head of a request.
@@ -84,14 +87,15 @@ impl Exporter {
         self.address
     }
 
-    /// Serves scrapers until the process ends.
+    /// Serves scrapers, and the live page where it is `served`, until the process ends.
     ///
     /// # Errors
     ///
     /// When the system has no threads.
-    pub fn start(self, handler: Arc<impl Handler>) -> Result<(), ExporterError> {
+    pub fn start(self, handler: Arc<impl Handler>, served: LivePage) -> Result<(), ExporterError> {
         let exposition = Exposition::new().map_err(ExporterError::Prepare)?;
-        let pages = Arc::new(Pages { handler, last: Mutex::new(Last { exposition, page: None }) });
+        let live = LiveServer::new(Arc::clone(&handler), served, self.address);
+        let pages = Arc::new(Pages { handler, last: Mutex::new(Last { exposition, page: None }), live });
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExporterError::Thread)?;
         let listener = self.listener;
@@ -107,6 +111,7 @@ impl Exporter {
 struct Pages<H> {
     handler: Arc<H>,
     last: Mutex<Last>,
+    live: LiveServer<H>,
 }
 
 struct Last {
@@ -179,28 +184,22 @@ async fn serve(listener: TcpListener, pages: Arc<Pages<impl Handler>>) {
     }
 }
 
-fn respond(request: &Request<Incoming>, pages: &Pages<impl Handler>) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, pages: &Pages<impl Handler>) -> Reply {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET\n");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+        let mut reply = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET\n");
+        reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return reply;
     }
     match request.uri().path() {
         "/metrics" => match pages.page() {
             Ok(page) => {
-                let mut response = Response::new(Full::new(page));
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
-                response
+                let mut reply = Response::new(Full::new(page));
+                reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
+                reply
             }
             Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("reading the metrics failed: {reason}\n")),
         },
-        _ => text(StatusCode::NOT_FOUND, "metrics are at /metrics\n"),
+        "/" | DOCUMENT => pages.live.respond(request),
+        _ => text(StatusCode::NOT_FOUND, "metrics are at /metrics, the live page is at /\n"),
     }
-}
-
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response
 }

@@ -3,6 +3,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use api::reload::{LastReload, TrialStatus};
@@ -10,11 +11,15 @@ use api::request::Request;
 use cgroup::GroupStatus;
 use cluster::ClusterStatus;
 use cluster::status::ClusterLimitStatus;
+use config::policy::LivePage;
 use datapath::AttachMode;
 
 use super::{Documents, Exporter, Exposition};
 use crate::server::control::Handler;
-use crate::stats::{Count, InterfaceState, InterfaceStatus, LimitDefinition, LimitStatus, Status, WaitingStatus};
+use crate::stats::{
+    BanStatus, BansRow, Count, InterfaceState, InterfaceStatus, LimitDefinition, LimitStatus, MOST_BANS, Precision,
+    SourceLoad, Status, TopRow, View, WaitingStatus,
+};
 
 fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
     let definition = LimitDefinition {
@@ -202,6 +207,16 @@ fn counters_go_on_when_what_they_are_read_from_begins_anew() {
 #[derive(Default)]
 struct Busy {
     packets: AtomicU64,
+    /// Requests for counters, and for sources.
+    counted: AtomicU64,
+    viewed: AtomicU64,
+}
+
+impl Busy {
+    fn view(&self) -> View {
+        let Documents { status, limits, groups } = documents(self.packets.fetch_add(1, Ordering::Relaxed));
+        View { at_seconds: 5.0, status, limits, groups, ..View::default() }
+    }
 }
 
 impl Handler for Busy {
@@ -211,10 +226,70 @@ impl Handler for Busy {
             Request::Status => serde_json::to_value(documents.status),
             Request::Limits => serde_json::to_value(documents.limits),
             Request::Groups => serde_json::to_value(documents.groups),
+            Request::View { query } => {
+                self.viewed.fetch_add(1, Ordering::Relaxed);
+                let source = SourceLoad { row: top_row(), passed_per_second: Some(1.5), throttled_per_second: None };
+                let mut view = self.view();
+                view.status.sources.tracked = 77;
+                view.limits[0].keys = 7;
+                serde_json::to_value(View { sources: vec![source; query.most], matching: 500, ..view })
+            }
+            Request::Bans => serde_json::to_value(vec![ban(); 300]),
             other => return Err(format!("{other:?} is not asked for")),
         };
         document.map_err(|error| error.to_string())
     }
+
+    fn counters(&self) -> Result<View, String> {
+        self.counted.fetch_add(1, Ordering::Relaxed);
+        let mut view = self.view();
+        view.limits.iter_mut().for_each(|limit| limit.keys = 0);
+        Ok(view)
+    }
+}
+
+fn top_row() -> TopRow {
+    TopRow {
+        source: "192.0.2.7".to_owned(),
+        limit: "<img src=x onerror=alert(1)>".to_owned(),
+        passed_packets: 5,
+        passed_precision: Precision::Sampled,
+        throttled_packets: 6,
+        would_throttle_packets: 0,
+        last_throttled_seconds_ago: Some(0.5),
+    }
+}
+
+fn ban() -> BansRow {
+    let ban = BanStatus {
+        cidr: "198.51.100.0/24".to_owned(),
+        expires_in_seconds: None,
+        origin: "operator".to_owned(),
+        reason: Some("</script><script>alert(1)</script>".to_owned()),
+        since: None,
+        origin_on_host: None,
+        also: Vec::new(),
+    };
+    BansRow { ban, throttled_packets: 9 }
+}
+
+/// A server on this address, whose port the system chooses.
+fn served(on: &str, live: LivePage) -> (SocketAddr, Arc<Busy>) {
+    let exporter = Exporter::bind(on.parse().unwrap()).unwrap();
+    let (mut address, busy) = (exporter.address(), Arc::new(Busy::default()));
+    exporter.start(Arc::clone(&busy), live).unwrap();
+    if address.ip().is_unspecified() {
+        address.set_ip([127, 0, 0, 1].into());
+    }
+    (address, busy)
+}
+
+fn get_as(address: SocketAddr, path: &str, host: &str) -> String {
+    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+}
+
+fn status(reply: &str) -> u16 {
+    reply.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status: {reply}"))
 }
 
 fn exchange(address: SocketAddr, request: &str) -> String {
@@ -234,11 +309,11 @@ fn get(address: SocketAddr, path: &str) -> String {
 fn a_scraper_is_answered_and_a_wrong_request_told_what_is_right() {
     let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = exporter.address();
-    exporter.start(Arc::new(Busy::default())).unwrap();
+    exporter.start(Arc::new(Busy::default()), LivePage::Loopback).unwrap();
     let page = get(address, "/metrics");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("text/plain; version=0.0.4"), "{page}");
     assert!(page.contains("\nweir_build_info{version=\"1.2.3\"} 1\n"), "{page}");
-    assert!(get(address, "/").starts_with("HTTP/1.1 404"));
+    assert!(get(address, "/other").starts_with("HTTP/1.1 404"));
     assert!(
         exchange(address, "POST /metrics HTTP/1.1\r\nHost: weir\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             .starts_with("HTTP/1.1 405")
@@ -250,7 +325,7 @@ fn a_scraper_is_answered_and_a_wrong_request_told_what_is_right() {
 fn scrapers_that_hang_hold_up_nobody() {
     let exporter = Exporter::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = exporter.address();
-    exporter.start(Arc::new(Busy::default())).unwrap();
+    exporter.start(Arc::new(Busy::default()), LivePage::Loopback).unwrap();
     // More than there are places: some send nothing, some half a request, some never read the reply.
     let hung: Vec<TcpStream> = (0..90)
         .map(|nth| {
@@ -258,16 +333,194 @@ fn scrapers_that_hang_hold_up_nobody() {
             match nth % 3 {
                 0 => {}
                 1 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:").unwrap(),
-                _ => stream.write_all("GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n".repeat(100).as_bytes()).unwrap(),
+                _ => {
+                    let path = if nth % 2 == 0 { "/metrics" } else { "/live.json" };
+                    let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+                    stream.write_all(ask.repeat(100).as_bytes()).unwrap();
+                }
             }
             stream
         })
         .collect();
     let started = Instant::now();
     assert!(get(address, "/metrics").contains("weir_build_info"));
+    assert_eq!(status(&get_as(address, "/live.json", "localhost")), 200);
     // They are disconnected after their timeout; the rest is for a busy machine.
     assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
     drop(hung);
+}
+
+#[test]
+fn every_reply_of_the_live_page_has_the_headers_that_protect_it() {
+    let (address, _) = served("127.0.0.1:0", LivePage::Loopback);
+    for (path, host, wanted, kind) in [
+        ("/", "127.0.0.1", 200, "text/html; charset=utf-8"),
+        ("/live.json", "127.0.0.1", 200, "application/json"),
+        ("/", "evil.example", 403, "text/plain; charset=utf-8"),
+    ] {
+        let reply = get_as(address, path, host);
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        assert_eq!(status(&reply), wanted, "{reply}");
+        assert!(!body.is_empty());
+        let head = head.to_lowercase();
+        for line in [
+            &format!("content-type: {kind}"),
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "cache-control: no-store",
+            "x-frame-options: deny",
+            "cross-origin-resource-policy: same-origin",
+            "connection: close",
+        ] {
+            assert!(head.lines().any(|of| of == line), "no {line:?} in {head}");
+        }
+        let policy = head.lines().find(|line| line.starts_with("content-security-policy: ")).unwrap();
+        for part in [
+            "default-src 'none'",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "script-src 'sha256-",
+            "style-src 'sha256-",
+        ] {
+            assert!(policy.contains(part), "no {part:?} in {policy}");
+        }
+        assert!(!policy.contains("unsafe") && !policy.contains('*') && !head.contains("access-control"), "{head}");
+    }
+}
+
+#[test]
+fn the_live_page_is_read_only() {
+    let (address, busy) = served("127.0.0.1:0", LivePage::Loopback);
+    for path in ["/", "/live.json"] {
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
+            let reply = exchange(
+                address,
+                &format!(
+                    "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                ),
+            );
+            assert!(status(&reply) == 405 && reply.to_lowercase().contains("\r\nallow: get, head\r\n"), "{reply}");
+        }
+        let reply = exchange(address, &format!("HEAD {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
+        assert!(status(&reply) == 200 && reply.ends_with("\r\n\r\n"), "{reply}");
+    }
+    assert!(busy.counted.load(Ordering::Relaxed) <= 1);
+    assert_eq!(status(&get_as(address, "/other", "127.0.0.1")), 404);
+}
+
+#[test]
+fn a_request_that_names_another_host_is_refused() {
+    let names = LivePage::Everywhere(vec!["weir.example.org".to_owned()]);
+    let (address, busy) = served("127.0.0.1:0", names);
+    let port = address.port();
+    let own = [
+        "127.0.0.1",
+        "[::1]",
+        "192.0.2.1",
+        "localhost",
+        "LocalHost",
+        "localhost.",
+        "weir.example.org",
+        "Weir.Example.org",
+    ];
+    for host in own.iter().flat_map(|host| [(*host).to_owned(), format!("{host}:{port}")]) {
+        assert_eq!(status(&get_as(address, "/", &host)), 200, "{host}");
+    }
+    let asked = busy.counted.load(Ordering::Relaxed);
+    for host in [
+        "evil.example",
+        "weir.example.org.evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "127.0.0.1@evil.example",
+        "evil.example@127.0.0.1",
+        "evil.example:127.0.0.1",
+        "1",
+        "",
+        "localhost evil.example",
+    ] {
+        for path in ["/", "/live.json"] {
+            let reply = get_as(address, path, host);
+            assert!(matches!(status(&reply), 400 | 403), "{host}: {reply}");
+        }
+    }
+    let reply = get_as(address, "/live.json", "evil.example");
+    assert!(reply.contains("live = [\"weir.example.org\"]"), "it says what to do: {reply}");
+    for request in [
+        "GET /live.json HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
+        "GET /live.json HTTP/1.1\r\nConnection: close\r\n\r\n",
+        "GET /live.json HTTP/1.0\r\n\r\n",
+        "GET http://evil.example/live.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        "GET http://127.0.0.1/live.json HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    ] {
+        let reply = exchange(address, request);
+        assert!(matches!(status(&reply), 400 | 403), "{request}: {reply}");
+    }
+    assert_eq!(busy.counted.load(Ordering::Relaxed), asked, "nothing was read for them");
+    // Prometheus scrapes by any name.
+    assert_eq!(status(&get(address, "/metrics")), 200);
+}
+
+#[test]
+fn beyond_loopback_the_live_page_is_served_only_where_the_config_says_so() {
+    for (on, live, wanted, help) in [
+        ("0.0.0.0:0", LivePage::Loopback, 404, "live = true"),
+        ("0.0.0.0:0", LivePage::Everywhere(Vec::new()), 200, ""),
+        ("127.0.0.1:0", LivePage::Loopback, 200, ""),
+        ("127.0.0.1:0", LivePage::Nowhere, 404, "live = false"),
+    ] {
+        let (address, busy) = served(on, live.clone());
+        for path in ["/", "/live.json"] {
+            let reply = get_as(address, path, "127.0.0.1");
+            assert!(status(&reply) == wanted && reply.contains(help), "{on} {live:?}: {reply}");
+        }
+        assert_eq!(busy.counted.load(Ordering::Relaxed) == 0, wanted == 404, "{on} {live:?}");
+        assert_eq!(status(&get(address, "/metrics")), 200);
+    }
+}
+
+#[test]
+fn many_viewers_cost_as_much_as_one() {
+    let (address, busy) = served("127.0.0.1:0", LivePage::Loopback);
+    let began = Instant::now();
+    let ask = move || thread::spawn(move || get_as(address, "/live.json", "localhost"));
+    let viewers: Vec<_> = (0..40).map(|_| ask()).collect();
+    for viewer in viewers {
+        assert_eq!(status(&viewer.join().unwrap()), 200);
+    }
+    // One for each 900 ms that began.
+    let most = began.elapsed().as_millis() as u64 / 900 + 1;
+    let (counted, viewed) = (busy.counted.load(Ordering::Relaxed), busy.viewed.load(Ordering::Relaxed));
+    assert!(
+        (1..=most).contains(&counted) && (1..=most).contains(&viewed),
+        "{counted} and {viewed} for 40, at most {most}"
+    );
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(busy.counted.load(Ordering::Relaxed), counted, "nothing is read while nobody watches");
+}
+
+#[test]
+fn the_live_document_is_composed_of_the_documents_of_the_commands() {
+    let (address, _) = served("127.0.0.1:0", LivePage::Loopback);
+    let reply = get_as(address, "/live.json", "localhost");
+    let found: serde_json::Value = serde_json::from_str(reply.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let keys = |of: &serde_json::Value| of.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let command = |request| Busy::default().handle(request).unwrap();
+    assert_eq!(keys(&found["status"]), keys(&command(Request::Status)));
+    assert_eq!(keys(&found["limits"][0]), keys(&command(Request::Limits)[0]));
+    assert_eq!(keys(&found["groups"][0]), keys(&command(Request::Groups)[0]));
+    assert_eq!(found["bans"][0], command(Request::Bans)[0]);
+    let mut source = serde_json::to_value(top_row()).unwrap();
+    source["passed_per_second"] = 1.5.into();
+    source["throttled_per_second"] = serde_json::Value::Null;
+    assert_eq!(found["sources"][0], source);
+    let lengths = ["limits", "groups", "bans", "sources"].map(|part| found[part].as_array().unwrap().len());
+    assert_eq!(lengths, [2, 1, MOST_BANS, 100]);
+    assert_eq!((&found["matching"], &found["at_seconds"]), (&500.into(), &5.0.into()));
+    // From the table of sources, which is read less often.
+    assert_eq!((&found["status"]["sources"]["tracked"], &found["limits"][0]["keys"]), (&77.into(), &7.into()));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::stats::{MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 /// The least time between two samples for a rate, since there may be several viewers.
 const APART: Duration = Duration::from_millis(500);
 /// The time without a query after which there is no viewer.
-const UNWATCHED: Duration = Duration::from_secs(10);
+const UNWATCHED: Duration = Duration::from_secs(60);
 
 /// The counters of the last sample and the rates up to it, for the kernel's sampled keys: at most some 16,000, a
 /// megabyte. Empty without viewers.

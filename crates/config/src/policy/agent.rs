@@ -1,7 +1,7 @@
 //! `[agent]`.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use super::{Attach, Mode, OnExit, Prefix, Shield};
@@ -34,6 +34,8 @@ pub struct AgentConfig {
     pub control: PathBuf,
     /// The address of the metrics endpoint, if enabled.
     pub metrics: Option<SocketAddr>,
+    /// Who may load the live page there.
+    pub live: LivePage,
     /// The directory of pins, in a BPF file system.
     pub pins: PathBuf,
     /// The directory of files that survive a reboot.
@@ -63,6 +65,7 @@ impl Default for AgentConfig {
             on_exit: OnExit::Keep,
             control: DEFAULT_SOCKET.into(),
             metrics: None,
+            live: LivePage::default(),
             pins: DEFAULT_PINS.into(),
             state_dir: DEFAULT_STATE.into(),
             cgroup: "weir".to_owned(),
@@ -72,6 +75,38 @@ impl Default for AgentConfig {
             protect: vec![Shield::Ssh, Shield::Gateways, Shield::Store],
             watch: false,
             allow_empty: false,
+        }
+    }
+}
+
+/// Where the live page is served on the address of `metrics`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LivePage {
+    /// On loopback only.
+    #[default]
+    Loopback,
+    /// On every address, also to requests for these host names, in lower case.
+    Everywhere(Vec<String>),
+    Nowhere,
+}
+
+impl LivePage {
+    /// Whether it is served on an address.
+    #[must_use]
+    pub fn is_served_on(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Loopback => address.to_canonical().is_loopback(),
+            Self::Everywhere(_) => true,
+            Self::Nowhere => false,
+        }
+    }
+
+    /// The host names by which it may be requested, beside addresses and `localhost`.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::Everywhere(names) => names,
+            Self::Loopback | Self::Nowhere => &[],
         }
     }
 }

@@ -69,7 +69,17 @@ pub const AGENT: TableReference = TableReference {
             "metrics",
             Kind::Text(&["127.0.0.1:9464", "[::1]:9464"]),
             Absent::Described("off"),
-            "Address and port on which the agent serves Prometheus metrics at `/metrics`.",
+            "Address and port on which the agent serves Prometheus metrics at `/metrics`, and the live page at `/`. Changing \
+             it requires a restart.",
+        ),
+        key(
+            "live",
+            Kind::Either(&[Kind::Boolean, Kind::List(&Kind::Text(&["weir.example.org"]))]),
+            Absent::Described("on where `metrics` is a loopback address"),
+            "Whether the address of `metrics` serves the live page: addresses of sources, and all that `agent status` \
+             prints, to all clients that reach it. `true` serves it on any address, `false` on none. A list serves it on any \
+             address, also to requests for these host names: without them, a request has to name an IP address or \
+             `localhost`. Changing it requires a restart.",
         ),
         key(
             "control",

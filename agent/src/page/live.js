@@ -3,6 +3,8 @@
 // text: names, reasons and addresses come from anybody.
 (() => {
   const SPAN = 900;
+  // The plots grow to it, so that the first minute is not a line.
+  const SPANS = [60, 180, 360, SPAN];
   const PERIOD = 1000;
   const PATIENCE = 10000;
   const MOST_PLOTTED = 16;
@@ -181,7 +183,7 @@
     return points.join('');
   };
 
-  const plotted = (limit, nth, isAttacked) => {
+  const plotted = (limit, span, isAttacked) => {
     if (!plots.has(limit.name)) plots.set(limit.name, { rows: [] });
     const plot = plots.get(limit.name);
     if (plot.figure === undefined) {
@@ -206,12 +208,12 @@
     const tick = stepOf(highest, 4);
     const ticks = Math.max(1, Math.ceil((highest * 1.03) / tick));
     const y = (value) => ABOVE + HEIGHT * (1 - value / (tick * ticks));
-    const start = last.at_seconds - SPAN;
-    const parts = [draw('title', {}, `${clean(limit.name)}: ${unit} a second over the last 15 min. Now ${items.map(([, text, value]) => `${text} ${rate(value)}`).join(', ')}.`)];
+    const start = last.at_seconds - span;
+    const parts = [draw('title', {}, `${clean(limit.name)}: ${unit} a second over the last ${duration(span)}. Now ${items.map(([, text, value]) => `${text} ${rate(value)}`).join(', ')}.`)];
     for (let at = 1; at <= ticks; at += 1) {
       parts.push(draw('line', { class: 'grid', x1: 0, x2: '100%', y1: y(tick * at), y2: y(tick * at) }));
     }
-    const area = draw('svg', { x: 0, y: ABOVE, width: '100%', height: HEIGHT, viewBox: `0 0 ${SPAN} ${UNITS}`, preserveAspectRatio: 'none' });
+    const area = draw('svg', { x: 0, y: ABOVE, width: '100%', height: HEIGHT, viewBox: `0 0 ${span} ${UNITS}`, preserveAspectRatio: 'none' });
     const scale = UNITS / (tick * ticks);
     // The largest sum first: the others cover it.
     for (const [which, kind] of [[2, 'refused'], [1, 'would'], [0, 'passed']]) {
@@ -222,7 +224,8 @@
       const text = `${compact(tick * at)}${at === ticks ? ` ${unit}/s` : ''}`;
       parts.push(draw('text', { class: 'inside', x: 2, y: y(tick * at) - 4 }, text));
     }
-    for (const [at, anchor, text] of [[0, 'start', '15 min ago'], [1 / 3, 'middle', '10 min'], [2 / 3, 'middle', '5 min'], [1, 'end', 'now']]) {
+    const third = (nth) => duration((span * nth) / 3);
+    for (const [at, anchor, text] of [[0, 'start', `${third(3)} ago`], [1 / 3, 'middle', third(2)], [2 / 3, 'middle', third(1)], [1, 'end', 'now']]) {
       parts.push(draw('text', { x: `${(at * 100).toFixed(2)}%`, y: ABOVE + HEIGHT + 15, 'text-anchor': anchor }, text));
     }
     plot.svg.replaceChildren(...parts);
@@ -232,7 +235,9 @@
   const showLimits = () => {
     const attacked = new Set(last.status.attacks.map((attack) => attack.limit));
     const shown = last.limits.slice(0, MOST_PLOTTED);
-    const figures = shown.map((limit, nth) => plotted(limit, nth, attacked.has(limit.name)));
+    const oldest = Math.min(last.at_seconds, ...Array.from(plots.values(), (plot) => plot.rows[0]?.from ?? last.at_seconds));
+    const span = SPANS.find((length) => length >= last.at_seconds - oldest) ?? SPAN;
+    const figures = shown.map((limit) => plotted(limit, span, attacked.has(limit.name)));
     if (figures.some((figure, nth) => find('plots').children[nth] !== figure) || find('plots').children.length !== figures.length) {
       find('plots').replaceChildren(...figures);
     }
@@ -253,7 +258,7 @@
     'No sources yet: none was refused or has passed 64 packets.');
     const age = last.sources_age_seconds;
     const first = last.matching > sources.length ? `The first ${whole(sources.length)} of ${whole(last.matching)}. ` : '';
-    write(find('sources-age'), sources.length === 0 ? '' : `${first}Read ${duration(age)} ago${age > 2 ? ': less often, as the table is large' : ''}.`);
+    write(find('sources-age'), sources.length === 0 ? '' : `${first}Read ${duration(age)} ago${age > 10 ? ': a large table is read less often' : ''}.`);
     fill('bans', bans.map((ban) => [ban.cidr, [
       ban.cidr, ban.origin, ban.reason ?? '-',
       number(ban.expires_in_seconds === null ? 'until lifted' : duration(ban.expires_in_seconds - age), ban.expires_in_seconds === null ? 1e18 : ban.expires_in_seconds),
@@ -287,7 +292,7 @@
     const { trial, last_reload: reload } = status;
     for (const attack of status.attacks) {
       const busiest = attack.sources.slice(0, 3).map((source) => clean(source.source)).join(', ');
-      alerts.push(['error', `Attack on limit ${clean(attack.limit)}: ${rate(attack.refused_per_second)} refused, ${percent(attack.refused_share)} of its packets since ${clock(attack.started * 1000)}.${busiest ? ` Busiest: ${busiest}.` : ''}`]);
+      alerts.push(['error', `Attack on limit ${clean(attack.limit)}: ${rate(attack.refused_per_second)} refused, at most ${rate(attack.peak_per_second)}, ${percent(attack.refused_share)} of its packets since ${clock(attack.started * 1000)}.${busiest ? ` Busiest: ${busiest}.` : ''}`]);
     }
     if (trial && trial.rollback_failing) {
       alerts.push(['error', `The trial of ${clean(trial.file)} has ended, and the rollback fails${trial.rollback ? `: ${clean(trial.rollback.error, 500)}` : ''}. The agent tries again.`]);
@@ -309,6 +314,9 @@
     const state = find('state');
     const isLost = problem !== null;
     state.classList.toggle('lost', isLost);
+    // Read out once; the time of updates never.
+    if (isLost) state.setAttribute('role', 'alert');
+    else state.removeAttribute('role');
     if (isLost) {
       write(state, `${problem} ${answeredAt === null ? '' : `What is below is of ${clock(answeredAt)}. `}Trying again every second.`);
     } else if (last !== null) {

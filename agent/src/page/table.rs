@@ -67,6 +67,7 @@ pub fn table(html: &mut Html, title: &str, headings: &[Column], rows: impl IntoI
     if shown.is_empty() {
         return;
     }
+    html.leaf("p", &[("class", "title")], title);
     frame(html, title, headings, |html| {
         for row in &shown {
             html.line();
@@ -83,7 +84,6 @@ pub fn table(html: &mut Html, title: &str, headings: &[Column], rows: impl IntoI
 
 /// Appends a table with these rows.
 pub(super) fn frame(html: &mut Html, title: &str, headings: &[Column], rows: impl FnOnce(&mut Html)) {
-    html.leaf("p", &[("class", "title")], title);
     // A box of its own that scrolls, also by keys: the page does not scroll sideways.
     html.element("div", &[("class", "box"), ("tabindex", "0"), ("role", "region"), ("aria-label", title)], |html| {
         html.element("table", &[("aria-label", title)], |html| {

@@ -105,7 +105,12 @@ impl Browser {
 
     /// Loads a file.
     pub fn open(&self, page: &Path) {
-        self.post("url", &json!({"url": format!("file://{}", page.display())}));
+        self.visit(&format!("file://{}", page.display()));
+    }
+
+    /// Loads a page.
+    pub fn visit(&self, address: &str) {
+        self.post("url", &json!({"url": address}));
     }
 
     /// Runs the body of a function in the page.

@@ -1,7 +1,8 @@
-//! Pages of `--html` in headless Chromium, light and dark, on the width of a phone and of a desk: `cargo xtask
+//! Pages of `--html` and the live page in headless Chromium, light and dark, on the width of a phone and of a desk: `cargo xtask
 //! integration`. `WEIR_SCREENSHOTS=DIRECTORY` keeps the pictures.
 
 mod driver;
+mod live;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,11 @@ fn main() {
     let obstacle = std::env::var_os(PROGRAM)
         .is_none()
         .then_some("it needs chromedriver: run `cargo xtask integration`, which provides it");
-    let trials = tests.iter().map(|test| trial_unless(test, obstacle));
+    let of_network = obstacle.or_else(testbed::network::obstacle);
+    let trials = tests
+        .iter()
+        .map(|test| trial_unless(test, obstacle))
+        .chain(live::TESTS.iter().map(|test| trial_unless(test, of_network.as_ref())));
     // One browser at a time.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials.collect()).exit();
@@ -142,15 +147,33 @@ const LOOK: &str = r#"
     };
 "#;
 
+/// A page that is checked.
+struct Shown<'s> {
+    address: &'s str,
+    /// The requests that it may send.
+    requests: &'s [&'s str],
+    scripts: u64,
+    /// Waits until it has its content.
+    until: &'s dyn Fn(&Browser),
+}
+
+/// Checks a file in each look.
+fn assert_file_shown(browser: &Browser, page: &Page, name: &str, plots: u64, tables: u64) {
+    let address = format!("file://{}", page.path.display());
+    let shown = Shown { address: &address, requests: &[&address], scripts: 1, until: &|_| {} };
+    assert_shown(browser, &shown, name, plots, tables);
+}
+
 /// Loads a page in each look and checks all that a browser can tell.
-fn assert_shown(browser: &Browser, page: &Page, name: &str, plots: u64, tables: u64) {
+fn assert_shown(browser: &Browser, page: &Shown<'_>, name: &str, plots: u64, tables: u64) {
     let mut colours = Vec::new();
     // Those of Chromium's own first page.
     browser.requests();
     for width in WIDTHS {
         for scheme in SCHEMES {
             browser.look(width, scheme);
-            browser.open(&page.path);
+            browser.visit(page.address);
+            (page.until)(browser);
             let look = browser.run(LOOK);
             let place = format!("{name}, {width} pixels, {scheme}: {look}");
             keep(browser, &format!("{name}-{width}-{scheme}.png"));
@@ -159,7 +182,7 @@ fn assert_shown(browser: &Browser, page: &Page, name: &str, plots: u64, tables: 
             assert_eq!(look["problems"].as_array().map(Vec::len), Some(0), "{place}");
             assert_eq!(
                 (&look["foreign"], &look["handlers"], &look["scripts"]),
-                (&0.into(), &0.into(), &1.into()),
+                (&0.into(), &0.into(), &page.scripts.into()),
                 "{place}"
             );
             assert_ne!(look["title"], "broken", "{place}");
@@ -177,8 +200,8 @@ fn assert_shown(browser: &Browser, page: &Page, name: &str, plots: u64, tables: 
             colours.push(["text", "back", "passed", "refused"].map(|what| look[what].clone()));
             assert_eq!(browser.errors(), Vec::<String>::new(), "{place}");
             let requests = browser.requests();
-            let own = format!("file://{}", page.path.display());
-            assert!(!requests.is_empty() && requests.iter().all(|request| *request == own), "{requests:?}: {place}");
+            let is_own = |request: &String| page.requests.contains(&request.as_str());
+            assert!(!requests.is_empty() && requests.iter().all(is_own), "{requests:?}: {place}");
         }
     }
     assert_eq!((&colours[0], &colours[1]), (&colours[2], &colours[3]), "a width changes no colour");
@@ -213,7 +236,7 @@ fn contrast(one: &Value, other: &Value) -> f64 {
 
 fn the_page_of_a_replay_is_shown_light_and_dark_on_a_phone_and_a_desk() {
     let (browser, page) = (Browser::start(), replay_page());
-    assert_shown(&browser, &page, "replay", 6, 6);
+    assert_file_shown(&browser, &page, "replay", 6, 6);
     let said = browser.run("return document.body.textContent");
     let said = said.as_str().unwrap();
     for part in [HOSTILE.replace('\\', "").as_str(), "<img src=x onerror=alert(1)> ]]>.pcap", "only <b>.toml refuses"] {
@@ -224,7 +247,7 @@ fn the_page_of_a_replay_is_shown_light_and_dark_on_a_phone_and_a_desk() {
 
 fn the_page_of_suggest_is_shown_light_and_dark_on_a_phone_and_a_desk() {
     let (browser, page) = (Browser::start(), suggest_page());
-    assert_shown(&browser, &page, "suggest", 8, 3);
+    assert_file_shown(&browser, &page, "suggest", 8, 3);
     let said = browser.run("return document.body.textContent");
     for part in ["tcp-443-connections", "mode = \"observe\"", "above it", "limits.toml, in observe mode"] {
         assert!(said.as_str().unwrap().contains(part), "no {part:?} in {said}");

@@ -43,6 +43,17 @@ fn every_error_says_where_it_is_and_what_to_write() {
         ("[agent]\nnever_limit = [\"10.0.0.300\"]", 2, 16, "neither an address nor a prefix", "192.0.2.10"),
         ("[agent]\nnever_limit = [\"10.0.0.1/8\"]", 2, 16, "bits set beyond", "10.0.0.0/8"),
         ("[agent]\nmetrics = \"localhost:9464\"", 2, 11, "invalid metrics address \"localhost:9464\"", "[::1]:9464"),
+        ("[agent]\nlive = true", 2, 8, "live requires metrics", "127.0.0.1:9464"),
+        ("[agent]\nlive = \"yes\"", 2, 8, "live is a string", "true, false"),
+        ("[agent]\nmetrics = \"127.0.0.1:1\"\nlive = []", 3, 8, "live is an array", "true, false"),
+        (
+            "[agent]\nmetrics = \"127.0.0.1:1\"\nlive = [\"a.org:80\"]",
+            3,
+            9,
+            "invalid host name \"a.org:80\"",
+            "without a port",
+        ),
+        ("[agent]\nmetrics = \"127.0.0.1:1\"\nlive = [\"*\"]", 3, 9, "invalid host name \"*\"", "weir.example.org"),
         // [[class]].
         ("[[class]]\nsources = [\"10.0.0.0/8\"]", 1, 1, "missing key \"name\" in [[class]]", "name = \"payer\""),
         ("[[class]]\nname = \"a\"", 1, 1, "missing key \"sources\" in [[class]]", "sources = "),
@@ -267,6 +278,24 @@ fn what_is_left_out_has_the_documented_default() {
         (Mode::Enforce, OnExit::Keep, None)
     );
     assert_eq!(config.agent.control, Path::new("/run/weir/control.sock"));
+}
+
+#[test]
+fn the_live_page_is_served_on_loopback_unless_the_config_says_otherwise() {
+    let [loopback, mapped, other, any] =
+        ["127.0.0.9", "::ffff:127.0.0.1", "192.0.2.1", "0.0.0.0"].map(|text| text.parse::<IpAddr>().unwrap());
+    for (line, is_served, names) in [
+        ("", [true, true, false, false], &[][..]),
+        ("live = true", [true; 4], &[]),
+        ("live = [\"Weir.example.org\"]", [true; 4], &["weir.example.org"]),
+        ("live = false", [false; 4], &[]),
+    ] {
+        let text =
+            limit("rate = \"10/s\"").replace("[agent]", &format!("[agent]\nmetrics = \"127.0.0.1:9464\"\n{line}"));
+        let live = check(&text).unwrap().config.agent.live;
+        assert_eq!([loopback, mapped, other, any].map(|address| live.is_served_on(address)), is_served, "{line}");
+        assert_eq!(live.names(), names, "{line}");
+    }
 }
 
 #[test]

@@ -32,8 +32,8 @@ const FRESH: Duration = Duration::from_millis(900);
 /// Counters, and separately sources, are read again after this multiple of the CPU time that reading them took: each
 /// takes at most 0.2 % of a CPU.
 const REST: u32 = 500;
-/// Sources are read at least this often, or their rates are lost.
-const LONGEST_REST: Duration = Duration::from_secs(45);
+/// The pause between the two readings that rates of sources require.
+const FIRST_REST: Duration = Duration::from_secs(2);
 
 /// Serves the page and its document.
 pub struct LiveServer<H> {
@@ -62,7 +62,14 @@ struct Read<T> {
 
 impl<T> Read<T> {
     fn is_fresh(&self) -> bool {
-        self.at.elapsed() < (self.took * REST).clamp(FRESH, LONGEST_REST)
+        self.at.elapsed() < (self.took * REST).max(FRESH)
+    }
+}
+
+impl Read<LiveDocument> {
+    /// Whether a second reading is necessary for rates.
+    fn lacks_rates(&self) -> bool {
+        self.what.view.sources.iter().any(|source| source.passed_per_second.is_none())
     }
 }
 
@@ -152,8 +159,14 @@ impl<H: Handler> LiveServer<H> {
         if let Some(text) = last.text.as_ref().filter(|text| text.is_fresh()) {
             return Ok(text.what.clone());
         }
-        if !last.sources.as_ref().is_some_and(Read::is_fresh) {
-            last.sources = Some(timed(|| self.sources())?);
+        let before = last.sources.as_ref().filter(|sources| sources.is_fresh());
+        let second = before.filter(|sources| sources.lacks_rates() && sources.at.elapsed() >= FIRST_REST);
+        if before.is_none() || second.is_some() {
+            // The pause after the second reading is for both.
+            let owed = second.map_or(Duration::ZERO, |sources| sources.took);
+            let mut sources = timed(|| self.sources())?;
+            sources.took += owed;
+            last.sources = Some(sources);
         }
         let Last { sources: Some(sources), .. } = &*last else { return Err("there are no sources".to_owned()) };
         let text = timed(|| self.text(sources))?;

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         ("the table: how many are tracked", &mut || drop(reader.totals(Extent::Whole))),
         ("the table: keys of each limit", &mut || drop(reader.limits(Extent::Whole))),
         ("counters without the table", &mut || {
-            drop((reader.totals(Extent::Counters), reader.limits(Extent::Counters)))
+            drop((reader.totals(Extent::Counters), reader.limits(Extent::Counters)));
         }),
     ];
     for (what, part) in &mut parts {

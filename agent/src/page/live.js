@@ -100,6 +100,8 @@
   let last = null;
   let isUnbroken = false;
   let answeredAt = null;
+  // When a request failed first since then.
+  let askedAt = null;
   let problem = null;
   const plots = new Map();
   let rates = new Map();
@@ -318,7 +320,8 @@
     if (isLost) state.setAttribute('role', 'alert');
     else state.removeAttribute('role');
     if (isLost) {
-      write(state, `${problem} ${answeredAt === null ? '' : `What is below is of ${clock(answeredAt)}. `}Trying again every second.`);
+      const shown = last === null ? '' : `What is shown is of ${clock(answeredAt)}. `;
+      write(state, `${problem} ${shown}Trying again every second.`);
     } else if (last !== null) {
       write(state, `Version ${clean(last.status.version)}, mode ${clean(last.status.mode)}, ${clean(last.status.config ?? 'built-in limits')}. Updated ${clock(answeredAt)}.`);
     }
@@ -360,14 +363,14 @@
     const began = performance.now();
     try {
       const next = await ask();
-      answeredAt = Date.now();
-      problem = null;
+      [answeredAt, askedAt, problem] = [Date.now(), null, null];
       // A document may be reused for many viewers, or while reading it is expensive.
       if (last === null || next.at_seconds !== last.at_seconds) show(remember(next));
     } catch (error) {
       isUnbroken = false;
+      askedAt ??= Date.now();
       const said = error instanceof Error && error.message.startsWith('The agent replied') ? error.message : null;
-      problem = said ?? (answeredAt === null ? 'No reply from the agent.' : `No reply from the agent since ${clock(answeredAt)}.`);
+      problem = said ?? `No reply from the agent since ${clock(askedAt)}.`;
     }
     isAsking = false;
     showState();

@@ -106,7 +106,7 @@ fn the_live_page_is_shown_light_and_dark_on_a_phone_and_a_desk() {
             requests: &[PAGE, "http://127.0.0.1:9464/live.json", "http://127.0.0.1:9464/favicon.ico"],
             scripts: 2,
             until: &|browser| {
-                wait(browser, &format!("{DRAWN} && document.querySelectorAll('#bans tbody tr').length == 2"))
+                wait(browser, &format!("{DRAWN} && document.querySelectorAll('#bans tbody tr').length == 2"));
             },
         };
         assert_shown(&browser, &shown, "live", 3, 5);

@@ -22,6 +22,7 @@ use super::print::Print;
 use super::{ask, table};
 use crate::daemon::{holds_packets, lists};
 use crate::doctor;
+use crate::geo::Databases;
 use crate::protect::{self, Protected};
 use crate::server::control::Client;
 use crate::stats::{LimitDefinition, Status};
@@ -66,7 +67,17 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    let plan = match plan(&loaded.config) {
+    let databases = Databases::read(&loaded.config, &Databases::default());
+    let problems = databases.problems();
+    if !problems.is_empty() {
+        let messages: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", file.display())).collect();
+        let errors: Vec<_> = messages.iter().map(|message| serde_json::json!({ "message": message })).collect();
+        let document = serde_json::json!({ "valid": false, "errors": errors });
+        print.document(&document, |_| messages.iter().for_each(|message| eprintln!("error: {message}")))?;
+        return Ok(ExitCode::from(USAGE));
+    }
+    let effective = databases.applied(&loaded.config);
+    let plan = match plan(&effective) {
         Ok(plan) => plan,
         Err(error) => {
             let message = format!("{}: {error}", file.display());
@@ -77,7 +88,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     };
     let memory = holds_packets(&loaded.config).then(|| {
         let running: Option<Status> = Client::new(&loaded.config.agent.control).ask(&Request::Status).ok();
-        MemoryCheck::of(&loaded.config, &plan, running.and_then(|status| status.memory).as_ref())
+        MemoryCheck::of(&effective, &plan, running.and_then(|status| status.memory).as_ref())
     });
     let refused = memory.as_ref().and_then(|memory| Some((memory.refused.clone()?, memory.of_running_agent)));
     // If the devices cannot be listed, there are none here; `lacking` reports the error.
@@ -85,6 +96,8 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     let gaps = links.gaps(&loaded.config.limits);
     let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).chain(gaps).collect();
     warnings.extend(crowdsec_warnings(&loaded.config, file));
+    warnings.extend(databases.notes());
+    warnings.extend(databases.overlaps(&loaded.config));
     let mut lacking = doctor::lacking(&loaded.config);
     match refused {
         Some((why, true)) => warnings.push(format!("a reload that requires another table is refused: {why}")),
@@ -101,7 +114,12 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         groups: loaded.config.groups.iter().map(GroupDefinition::from).collect(),
         memory: request_memory(&loaded.config),
         packet_memory: memory,
-        notes: plan.note(&loaded.config).into_iter().chain(lists::forecast(&loaded.config)).collect(),
+        notes: plan
+            .note(&loaded.config)
+            .into_iter()
+            .chain(databases.summaries())
+            .chain(lists::forecast(&loaded.config, &databases))
+            .collect(),
     };
     print.document(&checked, |checked| show(file, &loaded.config, checked))?;
     Ok(ExitCode::SUCCESS)

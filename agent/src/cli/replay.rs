@@ -14,6 +14,7 @@ use super::print::Print;
 use super::progress::{advance, progress_bar};
 use super::table::{number, render};
 use crate::cli::arguments::Replay;
+use crate::geo::Databases;
 use crate::replay::capture::InterfaceNames;
 use crate::replay::{
     ComparisonReport, ConfigReport, DifferingSource, Evaluation, LimitReport, Local, Report, TableMemory,
@@ -22,7 +23,7 @@ use crate::replay::{
 use crate::stats::Count;
 
 /// The tables of a config that a replay uses. Others may have secrets, and are not in its page.
-const REPLAYED: [&str; 3] = ["agent", "class", "limit"];
+const REPLAYED: [&str; 4] = ["agent", "geo", "class", "limit"];
 /// Rows of the tables of sources.
 const SHOWN: usize = 10;
 
@@ -78,6 +79,11 @@ fn compiled(file: &Path) -> Result<((Config, Plan), String), String> {
     if config.limits.is_empty() {
         return Err(format!("error: {}: no [[limit]] on packets, so there is nothing to replay", file.display()));
     }
+    let databases = Databases::read(&config, &Databases::default());
+    if let Some(problem) = databases.problems().first() {
+        return Err(format!("error: {}: {problem}", file.display()));
+    }
+    let config = databases.applied(&config);
     let plan = plan(&config).map_err(|error| format!("error: {}: {error}", file.display()))?;
     Ok(((config, plan), text))
 }

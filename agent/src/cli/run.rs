@@ -30,6 +30,7 @@ use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::reload::{self, LastValid, Live, Record, Source};
 use crate::daemon::state::{Keeping, Restore, StateDirectory};
 use crate::daemon::{self, Agent, StartError};
+use crate::geo::Databases;
 use crate::log;
 use crate::protect;
 use crate::server::control::Server;
@@ -119,7 +120,8 @@ fn is_taken(error: &anyhow::Error) -> bool {
 fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> anyhow::Result<ExitCode> {
     let Configured { source, seen, not_in_effect } = configured;
     let protected = protect::of(&source.config, &BTreeSet::new());
-    let config = protect::applied(&source.config, &protected);
+    let databases = Databases::read(&source.config, &Databases::default());
+    let config = protect::applied(&databases.applied(&source.config), &protected);
     let plan = compile::plan(&config)?;
     let interfaces = datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
     let file = file.map(Path::to_owned);
@@ -177,7 +179,13 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
         let attacks = feed.attacks();
         let kept = if not_in_effect.is_none() { reload::keep_as_last_valid(&source) } else { None };
         kept.iter().for_each(|note| tracing::warn!("{note}"));
-        let mut live = Live::new(source, seen, protected);
+        databases
+            .missing()
+            .iter()
+            .chain(&databases.overlaps(&source.config))
+            .for_each(|warning| tracing::warn!("{warning}"));
+        reload::report_changes(&events, &databases.changes(&Databases::default()));
+        let mut live = Live::new(source, seen, protected, databases);
         let status = match (&file, not_in_effect) {
             (Some(file), Some(NotInEffect { why, errors })) => {
                 live.start_failed(file, errors);
@@ -185,7 +193,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             }
             _ => in_effect,
         };
-        let lists = daemon::lists::start(live.config(), Arc::clone(&packets), Arc::clone(&events));
+        let lists = daemon::lists::start(live.config(), live.databases(), Arc::clone(&packets), Arc::clone(&events));
         let agent = Agent::new(
             file,
             live,
@@ -222,6 +230,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
             () = groups.keep_filled() => {}
             () = feed.run() => {}
             () = reload::changes(Arc::clone(&agent), hang_up) => {}
+            () = reload::follow_databases(Arc::clone(&agent)) => {}
             () = agent.tracer().run() => {}
             () = stopped => {}
         }

@@ -42,6 +42,7 @@ impl Agent {
         status.notes.extend(self.lists.notes());
         status.ban_lists = Some(self.lists.status()).filter(|lists| !lists.lists.is_empty());
         let live = self.changing.live();
+        status.notes.extend(live.databases().notes());
         status.last_reload = live.last();
         status.trial = live.trial();
         status.protected = live.protected();
@@ -81,7 +82,8 @@ impl Agent {
         let address = source.to_canonical();
         let live = self.changing.live();
         let config = live.config();
-        let class = policy::class_of(&config.classes, address).map(|class| class.name.clone());
+        let classes = live.databases().classes(&config.classes);
+        let class = policy::class_of(&classes, address).map(|class| class.name.clone());
         SourceStatus {
             source: source.to_string(),
             class: class.unwrap_or_else(|| "default".to_owned()),

@@ -11,6 +11,7 @@ mod essential;
 mod events;
 mod flood;
 mod fragments;
+mod geo;
 mod hooks;
 mod instants;
 mod intercept;
@@ -79,7 +80,8 @@ const ON_KERNELS: [&[Test]; 22] = [
     memory::TESTS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 18] = [
+const ON_ANY_KERNEL: [&[Test]; 19] = [
+    geo::TESTS,
     crowdsec::TESTS,
     notify::TESTS,
     log::TESTS,

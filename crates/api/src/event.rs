@@ -45,6 +45,10 @@ pub enum EventKind {
     ListUpdated,
     /// A ban list could not be read or put in effect.
     ListFailed,
+    /// A database of `[geo]` has new content.
+    GeoUpdated,
+    /// A database of `[geo]` cannot be used.
+    GeoFailed,
     /// Events were lost because there were too many.
     Lost,
 }
@@ -71,6 +75,8 @@ impl EventKind {
             Self::AttackEnded => "attack-ended",
             Self::ListUpdated => "list-updated",
             Self::ListFailed => "list-failed",
+            Self::GeoUpdated => "geo-updated",
+            Self::GeoFailed => "geo-failed",
             Self::Lost => "lost",
         }
     }
@@ -163,7 +169,7 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 18] = [
+    const ALL: [EventKind; 20] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
@@ -181,6 +187,8 @@ mod tests {
         EventKind::AttackEnded,
         EventKind::ListUpdated,
         EventKind::ListFailed,
+        EventKind::GeoUpdated,
+        EventKind::GeoFailed,
         EventKind::Lost,
     ];
 

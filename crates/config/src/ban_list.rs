@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::policy::{AgentConfig, BanList, Column, ListFormat, ListSource};
+use super::geo_keys;
+use super::policy::{AgentConfig, BanList, Column, GeoKey, ListFormat, ListSource};
 use super::report::{Problems, Span};
 use super::table::Table;
 
@@ -18,6 +19,7 @@ const NANOSECONDS: u64 = 1_000_000_000;
 pub struct ReadBanList {
     pub list: BanList,
     pub name_span: Span,
+    pub geo_spans: Vec<(GeoKey, Span)>,
 }
 
 pub fn read(mut table: Table<'_, '_>) -> Option<ReadBanList> {
@@ -29,7 +31,17 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadBanList> {
             table.problems.error(span.clone(), format!("invalid name of a ban list {text:?}"), help);
         }
     }
-    let source = source(&mut table);
+    let geo_spans = geo_keys::keys(&mut table);
+    let source = source(&mut table, &geo_spans);
+    if geo_keys::is_in(&mut table) {
+        for key in ["format", "every"] {
+            if table.value(key).is_some() {
+                let message =
+                    format!("{key} conflicts with asn and country: their prefixes are in the databases of [geo]");
+                table.problems.error(table.span_of(key), message, format!("leave out {key}"));
+            }
+        }
+    }
     let format = match table.string("format", "\"netset\"") {
         Some((text, span)) => format(text, span, table.problems),
         None => ListFormat::Plain,
@@ -60,12 +72,26 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadBanList> {
     Some(ReadBanList {
         list: BanList { name: name.to_owned(), source: source?, format, every, allow_shrink },
         name_span,
+        geo_spans,
     })
 }
 
-fn source(table: &mut Table<'_, '_>) -> Option<ListSource> {
+fn source(table: &mut Table<'_, '_>, geo_spans: &[(GeoKey, Span)]) -> Option<ListSource> {
     let file = table.string("file", "\"/etc/weir/drop.netset\"");
     let url = table.string("url", "\"https://lists.example/drop.txt\"");
+    if geo_keys::is_in(table) {
+        for (key, text) in [("file", &file), ("url", &url)] {
+            if let Some((_, span)) = text {
+                let message = format!("{key} conflicts with asn and country");
+                table.problems.error(span.clone(), message, "leave out one of them: write two lists");
+            }
+        }
+        if geo_spans.is_empty() {
+            let help = "write asn = [64500] or country = [\"XX\"]";
+            table.problems.error(table.span(), "missing source of a ban list: asn and country are empty", help);
+        }
+        return Some(ListSource::Geo(geo_spans.iter().map(|(key, _)| *key).collect()));
+    }
     match (file, url) {
         (Some((text, span)), None) => {
             if text.starts_with('/') {
@@ -89,7 +115,7 @@ fn source(table: &mut Table<'_, '_>) -> Option<ListSource> {
         (None, None) => {
             // A value of the wrong type has been reported.
             if table.value("file").is_none() && table.value("url").is_none() {
-                let help = "write file = \"/etc/weir/drop.netset\" or url = \"https://…\"";
+                let help = "write file = \"/etc/weir/drop.netset\", url = \"https://…\", asn or country";
                 table.problems.error(table.span(), "missing source of a ban list: it has no file and no url", help);
             }
             None

@@ -1,7 +1,7 @@
 //! The limits of an agent without a config.
 
 use super::policy::{
-    Action, AgentConfig, Algorithm, Config, Decide, Direction, InterfacePattern, Key, Limit, Mode, OnExit, OnFull,
+    Action, AgentConfig, Algorithm, Config, Decide, Direction, Geo, InterfacePattern, Key, Limit, Mode, OnExit, OnFull,
     ProtocolFilter, Rate, RateSpec, Throttle, Unit,
 };
 
@@ -40,6 +40,7 @@ impl Config {
                 on_exit: OnExit::Detach,
                 ..AgentConfig::default()
             },
+            geo: Geo::default(),
             classes: Vec::new(),
             ban_lists: Vec::new(),
             groups: Vec::new(),

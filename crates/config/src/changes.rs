@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::{AgentConfig, Cluster, Config, CrowdSec, Decide, Secret};
+use super::policy::{AgentConfig, Cluster, Config, CrowdSec, Decide, Geo, Secret};
 
 /// The differences between two configs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +106,7 @@ fn statements(config: &Config) -> Vec<Statement> {
     all.extend(costs.map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)));
     let settings = of_agent(&config.agent)
         .into_iter()
+        .chain(of_geo(&config.geo))
         .chain(of_decide(&config.decide))
         .chain(config.cluster.iter().flat_map(of_cluster))
         .filter(|(_, text)| !text.is_empty());
@@ -129,6 +131,11 @@ fn of_agent(agent: &AgentConfig) -> Vec<(&'static str, String)> {
         ("[agent] watch", agent.watch.to_string()),
         ("[agent] allow_empty", agent.allow_empty.to_string()),
     ]
+}
+
+fn of_geo(geo: &Geo) -> Vec<(&'static str, String)> {
+    let file = |path: &Option<PathBuf>| list(path.iter().map(|path| path.display()));
+    vec![("[geo] asn", file(&geo.asn)), ("[geo] country", file(&geo.country))]
 }
 
 fn of_decide(decide: &Decide) -> Vec<(&'static str, String)> {

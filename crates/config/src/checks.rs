@@ -21,7 +21,8 @@ pub fn check_classes(classes: &[ReadClass], agent: &AgentConfig, problems: &mut 
         }
         let covered = |prefix: &Prefix| agent.never_limit.iter().any(|never| never.covers(prefix));
         let is_limited = matches!(class.class.service, Service::Multiplier(_));
-        if is_limited && !class.class.sources.is_empty() && class.class.sources.iter().all(covered) {
+        let has_sources = !class.class.sources.is_empty() && class.class.geo.is_empty();
+        if is_limited && has_sources && class.class.sources.iter().all(covered) {
             let message = format!("class {:?} has no effect: never_limit exempts all of its sources", class.class.name);
             problems.warning(class.name_span.clone(), message, "take them out of never_limit, or leave out the class");
         }

@@ -2,16 +2,17 @@
 
 use ipnet::IpNet;
 
-use super::policy::{AgentConfig, Class, Multiplier, Prefix, Service};
-use super::prefix;
+use super::policy::{AgentConfig, Class, GeoKey, Multiplier, Prefix, Service};
 use super::report::{Problems, Span};
 use super::table::{self, Table};
+use super::{geo_keys, prefix};
 
 /// A class and its spans.
 pub struct ReadClass {
     pub class: Class,
     pub name_span: Span,
     pub prefix_spans: Vec<(Prefix, Span)>,
+    pub geo_spans: Vec<(GeoKey, Span)>,
 }
 
 pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
@@ -25,7 +26,9 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
             table.problems.error(span.clone(), "the name \"default\" is reserved", help);
         }
     }
-    table.required("sources", "[\"198.51.100.0/24\"]");
+    if !geo_keys::is_in(&mut table) {
+        table.required("sources", "[\"198.51.100.0/24\"], or asn or country");
+    }
     let mut prefix_spans = Vec::new();
     for (text, span) in table.strings("sources", "[\"198.51.100.0/24\"]") {
         match prefix::parse(text) {
@@ -33,6 +36,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
             Err(wrong) => table.problems.error(span, wrong.message, wrong.help),
         }
     }
+    let geo_spans = geo_keys::keys(&mut table);
     let multiplier = table.value("multiplier").and_then(|value| {
         let multiplier = table::float(value).and_then(Multiplier::new);
         if multiplier.is_none() {
@@ -57,7 +61,9 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
     table.finish();
     let (name, name_span) = name?;
     let sources = prefix_spans.iter().map(|(prefix, _)| *prefix).collect();
-    Some(ReadClass { class: Class { name: name.to_owned(), sources, service }, name_span, prefix_spans })
+    let geo = geo_spans.iter().map(|(key, _)| *key).collect();
+    let class = Class { name: name.to_owned(), sources, geo, service };
+    Some(ReadClass { class, name_span, prefix_spans, geo_spans })
 }
 
 /// Warns of classes without any source: longer prefixes of other classes and of `never_limit` cover all their prefixes.
@@ -77,7 +83,10 @@ pub fn check_reach(classes: &[ReadClass], agent: &AgentConfig, problems: &mut Pr
         let taken: Vec<IpNet> = inside.filter(|(_, other)| *other != Some(class)).map(|(other, _)| *other).collect();
         is_reached[class] |= !IpNet::aggregate(&taken).contains(prefix);
     }
-    for (read, _) in classes.iter().zip(is_reached).filter(|(_, is_reached)| !is_reached) {
+    // The prefixes of `geo` are not known yet.
+    let unreached =
+        classes.iter().zip(is_reached).filter(|(read, is_reached)| !is_reached && read.geo_spans.is_empty());
+    for (read, _) in unreached {
         let name = &read.class.name;
         let (message, help) = if read.prefix_spans.is_empty() {
             (format!("class {name:?} has no effect: sources is empty"), "name its sources, or leave out the class")

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::human;
 use crate::policy::{
-    Action, Algorithm, BanList, Class, Direction, Key, Limit, LimitSources, OnFull, PortSet, ProtocolFilter,
-    RequestEnforcement, RequestLimit, Service, Throttle, Tier,
+    Action, Algorithm, BanList, Class, Direction, Key, Limit, LimitSources, ListSource, OnFull, PortSet,
+    ProtocolFilter, RequestEnforcement, RequestLimit, Service, Throttle, Tier,
 };
 use crate::policy_group::Group;
 
@@ -124,8 +124,8 @@ impl Class {
     /// The summary without the name: `198.51.100.0/24: 5 times every limit`.
     #[must_use]
     pub fn summary(&self) -> String {
-        let sources: Vec<String> = self.sources.iter().map(ToString::to_string).collect();
-        format!("{}: {}", sources.join(", "), self.service)
+        let sources = self.sources.iter().map(ToString::to_string).chain(self.geo.iter().map(ToString::to_string));
+        format!("{}: {}", sources.collect::<Vec<_>>().join(", "), self.service)
     }
 }
 
@@ -134,7 +134,10 @@ impl BanList {
     #[must_use]
     pub fn summary(&self) -> String {
         let shrink = if self.allow_shrink { ", may shrink" } else { "" };
-        format!("{} every {}: ban{shrink}", self.source.shown(), human::time(self.every))
+        match &self.source {
+            ListSource::Geo(_) => format!("{}: ban{shrink}", self.source.shown()),
+            _ => format!("{} every {}: ban{shrink}", self.source.shown(), human::time(self.every)),
+        }
     }
 }
 

@@ -16,6 +16,8 @@ pub mod escalate;
 mod excerpt;
 mod formula;
 mod functions;
+mod geo;
+mod geo_keys;
 mod group;
 mod group_resources;
 pub mod human;

@@ -11,7 +11,7 @@ use super::checks::{check_classes, check_exchanged, check_limits};
 use super::policy::{AgentConfig, Class, Config};
 use super::report::{self, Placed, Problems, Report, Span};
 use super::table::{Table, entries};
-use super::{agent, ban_list, class, cluster, crowdsec, decide, escalate, group, limit_scope, notify, tcp};
+use super::{agent, ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify, tcp};
 
 /// A valid config, and its warnings.
 #[derive(Clone, Debug)]
@@ -116,6 +116,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         },
         None => AgentConfig::default(),
     };
+    let geo = geo::read(&mut root);
     let classes = entries(&mut root, "class", "[[class]]", class::read);
     let (limits, request_limits) = decide::limits(&mut root);
     let of_packets =
@@ -140,6 +141,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
     ban_list::check(&ban_lists, &agent, root.problems);
+    geo::check(&geo, &classes, &ban_lists, root.problems);
     let shares_bans = cluster.as_ref().is_some_and(|cluster| cluster.share_bans);
     let bans = !ban_lists.is_empty() || crowdsec.is_some() || shares_bans;
     let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;
@@ -150,6 +152,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     root.finish();
     Some(Config {
         agent,
+        geo: geo.geo,
         classes: classes.into_iter().map(|read| read.class).collect(),
         ban_lists: ban_lists.into_iter().map(|read| read.list).collect(),
         limits: limits.into_iter().map(|read| read.limit).collect(),

@@ -61,6 +61,12 @@ impl Prefix {
     }
 }
 
+impl From<IpNet> for Prefix {
+    fn from(net: IpNet) -> Self {
+        Self(net.trunc())
+    }
+}
+
 impl fmt::Display for Prefix {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)

@@ -149,6 +149,8 @@ words!(
         CrowdsecDown = "crowdsec-down",
         /// A ban list could not be read or put in effect.
         ListFailed = "list-failed",
+        /// A database of `[geo]` cannot be used.
+        GeoFailed = "geo-failed",
         /// The kernel killed processes of a group.
         OomKill = "oom-kill",
         /// A source is refused.

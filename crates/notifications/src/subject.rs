@@ -15,8 +15,9 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         EventKind::StoreDown | EventKind::StoreUp => Some(NotifyOn::StoreDown),
         EventKind::CrowdsecDown | EventKind::CrowdsecUp => Some(NotifyOn::CrowdsecDown),
         EventKind::ListFailed => Some(NotifyOn::ListFailed),
+        EventKind::GeoFailed => Some(NotifyOn::GeoFailed),
         EventKind::OomKill => Some(NotifyOn::OomKill),
         EventKind::Throttled => Some(NotifyOn::Throttled),
-        EventKind::WouldThrottle | EventKind::ListUpdated | EventKind::Lost => None,
+        EventKind::WouldThrottle | EventKind::ListUpdated | EventKind::GeoUpdated | EventKind::Lost => None,
     }
 }

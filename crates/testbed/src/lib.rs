@@ -10,6 +10,7 @@ pub mod lapi;
 pub mod measure;
 pub mod memory;
 pub mod mixtures;
+pub mod mmdb;
 pub mod network;
 mod program;
 pub mod recipes;

@@ -6,6 +6,7 @@ use host::StateDirectory;
 use lists::{Copy, parse};
 
 use super::source::{self, Content};
+use crate::geo::Databases;
 
 /// Kernel memory of a prefix, at most, and of the filter and the counters.
 const PER_PREFIX: u64 = 48;
@@ -13,12 +14,12 @@ const BASE: u64 = 512 << 10;
 
 /// A note for each list: its prefixes and their memory, or why they are not known. Fetches nothing.
 #[must_use]
-pub fn notes(config: &Config) -> Vec<String> {
+pub fn notes(config: &Config, databases: &Databases) -> Vec<String> {
     let state = StateDirectory::at(&config.agent.state_dir);
     let mut notes = Vec::new();
     let mut all = 0;
     for list in &config.ban_lists {
-        match count(list, &state) {
+        match count(list, databases, &state) {
             Ok((prefixes, from)) => {
                 all += prefixes;
                 notes.push(format!("ban list {:?}: {} prefixes in {from}", list.name, human::number(prefixes)));
@@ -37,7 +38,7 @@ pub fn notes(config: &Config) -> Vec<String> {
 }
 
 /// The prefixes of a list, and where they were counted.
-fn count(list: &BanList, state: &StateDirectory) -> Result<(u64, String), String> {
+fn count(list: &BanList, databases: &Databases, state: &StateDirectory) -> Result<(u64, String), String> {
     match &list.source {
         ListSource::File(path) => {
             let (content, _) = source::read(path, None)?;
@@ -46,6 +47,7 @@ fn count(list: &BanList, state: &StateDirectory) -> Result<(u64, String), String
             let invalid = parsed.note().map(|note| format!(" ({note})")).unwrap_or_default();
             Ok((parsed.prefixes.len() as u64, format!("{}{invalid}", path.display())))
         }
+        ListSource::Geo(keys) => Ok((databases.of_list(keys).len() as u64, "the databases of [geo]".to_owned())),
         ListSource::Url(_) => match Copy::read(state, &list.name).map_err(|error| error.to_string())? {
             Some(copy) => Ok((copy.prefixes.len() as u64, "the last copy".to_owned())),
             None => Err("it has not been fetched yet; its memory is not known".to_owned()),

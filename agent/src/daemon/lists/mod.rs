@@ -19,11 +19,12 @@ use config::policy::Config;
 
 use super::events::EventLog;
 use super::packets::Packets;
+use crate::geo::Databases;
 
 /// Puts the lists of a config in effect: files, and the last valid copies of URLs. URLs are fetched afterwards.
 #[must_use]
-pub fn start(config: &Config, packets: Packets, events: Arc<EventLog>) -> Arc<BanLists> {
-    let (lists, messages) = BanLists::new(config, packets, events);
+pub fn start(config: &Config, databases: &Databases, packets: Packets, events: Arc<EventLog>) -> Arc<BanLists> {
+    let (lists, messages) = BanLists::new(config, databases, packets, events);
     worker::start(Arc::downgrade(&lists), messages);
     lists
 }

@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use api::event::seconds_since_1970;
 use api::list::ListStatus;
-use config::policy::{BanList, ListSource};
+use config::policy::{BanList, GeoKey, ListSource};
+use geo::Database;
 use host::StateDirectory;
-use lists::{Copy, Listed, Origin, dated, parse, shrinks_too_much};
+use lists::{Copy, Listed, Origin, Parsed, dated, parse, shrinks_too_much};
 
-use super::source::{Content, Fingerprint};
+use super::source::Content;
+use crate::files::Fingerprint;
+use crate::geo::Databases;
 
 /// The pause after the first failure of a URL; it doubles with each further one, up to the list's interval.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
@@ -29,6 +32,8 @@ pub(super) struct One {
     pub is_fetching: bool,
     failures: u32,
     file: Option<Fingerprint>,
+    /// The databases of the content.
+    databases: Vec<Arc<Database>>,
 }
 
 /// The result of a read.
@@ -60,6 +65,7 @@ impl One {
             is_fetching: false,
             failures: 0,
             file: None,
+            databases: Vec::new(),
         };
         if let (ListSource::Url(_), Some(origin)) = (&one.list.source, one.valid_origin()) {
             // The clock may have been set since.
@@ -74,6 +80,7 @@ impl One {
         let before = (&self.list.source, &self.list.format, self.list.allow_shrink);
         if (&list.source, &list.format, list.allow_shrink) != before {
             (self.file, self.failures, self.is_fetching) = (None, 0, false);
+            self.databases.clear();
             self.due = Instant::now();
         }
         self.due = self.due.min(Instant::now() + list.every);
@@ -92,6 +99,19 @@ impl One {
         let content = read.map(|(content, file)| {
             self.file = Some(file);
             content
+        });
+        self.take_up(content, state)
+    }
+
+    /// Takes the prefixes of its networks and countries from the databases.
+    pub fn look_up(&mut self, keys: &[GeoKey], databases: &Databases, state: &StateDirectory) -> Outcome {
+        let next = databases.of(keys).inspect_err(|_| self.databases.clear());
+        let content = next.map(|next| {
+            let is_known = self.valid_origin().is_some()
+                && next.len() == self.databases.len()
+                && next.iter().zip(&self.databases).all(|(next, known)| Arc::ptr_eq(next, known));
+            self.databases = next;
+            if is_known { Content::Unchanged } else { Content::Prefixes(databases.of_list(keys)) }
         });
         self.take_up(content, state)
     }
@@ -120,10 +140,10 @@ impl One {
     /// Checks a content; returns whether it differs from the present one.
     fn checked(&mut self, content: Content, state: &StateDirectory) -> Result<bool, String> {
         let now = now();
-        let (bytes, etag, last_modified) = match content {
+        let (parsed, etag, last_modified) = match content {
             Content::Unchanged => {
                 // A file that has not changed has the same problem.
-                if let (Some(problem), ListSource::File(_)) = (&self.problem, &self.list.source) {
+                if let (Some(problem), ListSource::File(_) | ListSource::Geo(_)) = (&self.problem, &self.list.source) {
                     return Err(problem.clone());
                 }
                 if let Some(origin) = &mut self.origin {
@@ -131,10 +151,11 @@ impl One {
                 }
                 return Ok(false);
             }
-            Content::Text { bytes, etag, last_modified } => (bytes, etag, last_modified),
+            Content::Text { bytes, etag, last_modified } => {
+                (parse(&bytes, &self.list.format).map_err(|error| error.to_string())?, etag, last_modified)
+            }
+            Content::Prefixes(prefixes) => (Parsed { prefixes, ..Parsed::default() }, None, None),
         };
-        let parsed = parse(&bytes, &self.list.format).map_err(|error| error.to_string())?;
-        drop(bytes);
         let (before, after) = (self.prefixes.len(), parsed.prefixes.len());
         if self.valid_origin().is_some() && !self.list.allow_shrink && shrinks_too_much(before, after) {
             return Err(format!(

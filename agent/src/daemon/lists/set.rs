@@ -27,6 +27,7 @@ use super::source::{self, Content};
 use super::watch::{self, Message};
 use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::daemon::packets::Packets;
+use crate::geo::Databases;
 
 /// The ban lists of an agent.
 pub struct BanLists {
@@ -45,6 +46,8 @@ struct Set {
     /// In the config's order.
     lists: Vec<One>,
     exceptions: BTreeSet<PrefixKey>,
+    /// Those of lists of networks and countries.
+    databases: Databases,
     in_effect: Option<InEffect>,
     /// Packets that maps before the one in effect refused, by list.
     refused: HashMap<String, u64>,
@@ -63,7 +66,12 @@ struct InEffect {
 
 impl BanLists {
     /// Puts the lists of a config in effect: files, and the last valid copies of URLs. The messages are for the worker.
-    pub(super) fn new(config: &Config, packets: Packets, events: Arc<EventLog>) -> (Arc<Self>, Receiver<Message>) {
+    pub(super) fn new(
+        config: &Config,
+        databases: &Databases,
+        packets: Packets,
+        events: Arc<EventLog>,
+    ) -> (Arc<Self>, Receiver<Message>) {
         let (wake, messages) = mpsc::channel();
         let lists = Arc::new(Self {
             state: StateDirectory::at(&config.agent.state_dir),
@@ -78,17 +86,21 @@ impl BanLists {
             Ok(exceptions) => lists.set().exceptions = exceptions.into_iter().collect(),
             Err(error) => tracing::error!("exceptions from ban lists are not in effect: {error}"),
         }
-        lists.replace(config);
+        lists.replace(config, databases);
         (lists, messages)
     }
 
     /// Puts the lists of another config in effect. Lists that stay keep their content until it is read again.
-    pub fn replace(&self, config: &Config) {
+    pub fn replace(&self, config: &Config, databases: &Databases) {
         let _work = self.work();
         {
             let mut set = self.set();
             let mut known: HashMap<String, One> = set.lists.drain(..).map(|one| (one.list.name.clone(), one)).collect();
             set.lists = config.ban_lists.iter().map(|list| self.one(list, &mut known)).collect();
+            for one in set.lists.iter_mut().filter(|one| matches!(one.list.source, ListSource::Geo(_))) {
+                one.due = Instant::now();
+            }
+            set.databases = databases.clone();
             set.is_suspended = config.agent.mode == Mode::Observe;
             let names: BTreeSet<&str> = config.ban_lists.iter().map(|list| list.name.as_str()).collect();
             set.refused.retain(|name, _| names.contains(name.as_str()));
@@ -168,6 +180,12 @@ impl BanLists {
             match one.list.source.clone() {
                 ListSource::File(path) => {
                     let outcome = one.read(&path, &self.state);
+                    self.record(&one, &outcome);
+                    is_changed |= outcome == Outcome::Updated;
+                }
+                ListSource::Geo(keys) => {
+                    let databases = self.set().databases.clone();
+                    let outcome = one.look_up(&keys, &databases, &self.state);
                     self.record(&one, &outcome);
                     is_changed |= outcome == Outcome::Updated;
                 }

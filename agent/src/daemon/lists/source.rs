@@ -1,13 +1,13 @@
 //! Reads lists from files and URLs, bounded.
 
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use config::PrefixKey;
 use http_client::{Bounds, Client};
 use lists::Origin;
+
+use crate::files::{self, Fingerprint};
 
 /// The most bytes of a list.
 const MOST_BYTES: u64 = 128 << 20;
@@ -21,6 +21,8 @@ pub(super) enum Content {
     Unchanged,
     /// Its text, with the validators of its URL.
     Text { bytes: Vec<u8>, etag: Option<String>, last_modified: Option<String> },
+    /// Prefixes from the databases of `[geo]`, in order.
+    Prefixes(Vec<PrefixKey>),
 }
 
 /// A client for all lists.
@@ -28,29 +30,11 @@ pub(super) fn client() -> Client {
     Client::new(BOUNDS)
 }
 
-/// Identifies the content of a file: device, inode, size, and the time of its last change in nanoseconds.
-pub(super) type Fingerprint = (u64, u64, u64, i128);
-
 /// Reads a file, unless it still has this fingerprint.
 pub(super) fn read(path: &Path, known: Option<Fingerprint>) -> Result<(Content, Fingerprint), String> {
-    let fail = |error: std::io::Error| format!("reading {} failed: {error}", path.display());
-    // A pipe without a writer would block.
-    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).map_err(fail)?;
-    let about = file.metadata().map_err(fail)?;
-    if !about.is_file() {
-        return Err(format!("{} is not a regular file", path.display()));
-    }
-    let changed = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
-    let found = (about.dev(), about.ino(), about.len(), changed);
-    if known == Some(found) {
-        return Ok((Content::Unchanged, found));
-    }
-    let mut bytes = Vec::new();
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(fail)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(format!("{} is larger than {MOST_BYTES} bytes", path.display()));
-    }
-    Ok((Content::Text { bytes, etag: None, last_modified: None }, found))
+    let (bytes, found) = files::read(path, known, MOST_BYTES)?;
+    let text = |bytes| Content::Text { bytes, etag: None, last_modified: None };
+    Ok((bytes.map_or(Content::Unchanged, text), found))
 }
 
 /// Fetches a URL, unless it still has the content with this origin.

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use config::policy::{BanList, ListSource};
-use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use notify::RecommendedWatcher;
 
 use super::source::Content;
+use crate::files;
 
 /// A message to the thread.
 pub(super) enum Message {
@@ -21,23 +22,16 @@ pub(super) enum Message {
 
 /// The folders of lists in files, and of the targets of links.
 pub(super) fn folders<'s>(sources: impl Iterator<Item = &'s ListSource>) -> BTreeSet<PathBuf> {
-    let files = sources.filter_map(|source| match source {
-        ListSource::File(path) => Some(path),
-        ListSource::Url(_) => None,
-    });
-    let both = files.flat_map(|path| [Some(path.clone()), path.canonicalize().ok()]);
-    both.flatten().filter_map(|path| Some(path.parent()?.to_owned())).filter(|folder| folder.is_dir()).collect()
+    files::folders(sources.filter_map(|source| match source {
+        ListSource::File(path) => Some(path.as_path()),
+        ListSource::Url(_) | ListSource::Geo(_) => None,
+    }))
 }
 
 /// Watches folders.
 pub(super) fn watch(folders: &BTreeSet<PathBuf>, wake: Sender<Message>) -> notify::Result<RecommendedWatcher> {
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Reads are events, too.
-        if !event.is_ok_and(|event| event.kind.is_access()) {
-            // The agent may have ended.
-            let _ = wake.send(Message::FilesChanged);
-        }
-    })?;
-    folders.iter().try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
-    Ok(watcher)
+    files::watch(folders, move || {
+        // The agent may have ended.
+        let _ = wake.send(Message::FilesChanged);
+    })
 }

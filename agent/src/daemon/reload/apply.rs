@@ -13,6 +13,7 @@ use datapath::host_links::interfaces;
 use datapath::memory::{self, Lasting};
 use decide::{Engine, Moves};
 
+use super::databases::report_changes;
 use super::error::ReloadError;
 use super::last_valid::keep_as_last_valid;
 use super::live::{Applied, Cause};
@@ -20,6 +21,7 @@ use super::record::Record;
 use super::source::Source;
 use super::summary::in_effect;
 use crate::daemon::Agent;
+use crate::geo::Databases;
 use crate::protect::{self, Protected};
 use crate::supervisor::Supervisor;
 
@@ -50,7 +52,8 @@ impl Agent {
         let began = Instant::now();
         let compared = self.file().ok_or(ReloadError::NoFile).and_then(|file| {
             let (source, _) = Source::read(file)?;
-            let prepared = self.prepare(&source.config, None)?;
+            let databases = self.databases_of(&source.config)?;
+            let prepared = self.prepare(&source.config, &databases, None)?;
             Ok(Changes::between(&prepared.before, &source.config))
         });
         let milliseconds = began.elapsed().as_millis() as u64;
@@ -71,7 +74,8 @@ impl Agent {
         let text = config::read_text(file)?;
         self.changing().live().seen = Some(text.clone());
         let (source, _) = Source::parse(file, text)?;
-        let mut applied = self.apply(&source, operator, Lasting::Indefinite)?;
+        let databases = self.databases_of(&source.config)?;
+        let mut applied = self.apply(&source, databases, operator, Lasting::Indefinite)?;
         applied.notes.extend(keep_as_last_valid(&source));
         if cause != Cause::Watch {
             // The operator has decided which config applies.
@@ -101,15 +105,16 @@ impl Agent {
     pub(super) fn apply(
         &self,
         source: &Source,
+        databases: Databases,
         operator: Option<IpAddr>,
         lasting: Lasting,
     ) -> Result<Applied, ReloadError> {
         let config = &source.config;
         let Prepared { before, protected, effective, plan, interfaces, engine, moves } =
-            self.prepare(config, operator)?;
+            self.prepare(config, &databases, operator)?;
         // The last step that can fail.
         let mut notes = self.replace_packets(&effective, plan, &interfaces, lasting).map_err(ReloadError::Packets)?;
-        self.lists().replace(&effective);
+        self.lists().replace(&effective, &databases);
         let known = self.requests().engine();
         engine.set_shares(self.shares(config).iter().filter(|(name, _)| known.asked(name).is_none()));
         self.requests().replace(engine, moves);
@@ -118,13 +123,24 @@ impl Agent {
         notes.extend(self.replace_cluster(config));
         self.notifier().replace(config);
         self.crowdsec().replace(config.crowdsec.as_ref());
+        notes.extend(databases.notes());
+        notes.extend(databases.overlaps(config));
+        let changes = databases.changes(self.changing().live().databases());
+        report_changes(self.events(), &changes);
         let mut live = self.changing().live();
         live.source = source.clone();
         live.protected = protected;
+        live.databases = databases;
+        self.changing().databases_replaced.notify_one();
         Ok(Applied { notes, changes: Changes::between(&before, config) })
     }
 
-    fn prepare(&self, config: &Config, operator: Option<IpAddr>) -> Result<Prepared, ReloadError> {
+    fn prepare(
+        &self,
+        config: &Config,
+        databases: &Databases,
+        operator: Option<IpAddr>,
+    ) -> Result<Prepared, ReloadError> {
         let (before, operators) = {
             let mut live = self.changing().live();
             live.operators.extend(operator);
@@ -132,7 +148,7 @@ impl Agent {
         };
         self.check_fixed(&before, config)?;
         let protected = protect::of(config, &operators);
-        let effective = protect::applied(config, &protected);
+        let effective = protect::applied(&databases.applied(config), &protected);
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let (engine, moves) = self.requests().engine().after(&effective)?;
@@ -186,10 +202,12 @@ impl Agent {
             }
             (true, Cause::Revert) => format!("the trial of {what} was reverted: rolled back to the previous config"),
             (true, Cause::Try) => format!("{what} is in effect, on trial"),
+            (true, Cause::Geo) => format!("databases of [geo] put in effect in {milliseconds} ms"),
             (true, _) => format!("reloaded {what} in {milliseconds} ms"),
             (false, Cause::TrialEnded | Cause::Revert) => {
                 format!("the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds")
             }
+            (false, Cause::Geo) => "databases of [geo] were not put in effect: those before stay in effect".to_owned(),
             (false, _) => format!("{what} was not applied: the previous config stays in effect"),
         };
         let in_effect = in_effect(self.changing().live().config(), self.packets().as_deref());
@@ -212,6 +230,10 @@ impl Agent {
             live.trial = None;
             // Changes of the file during a trial are put in effect by an operator, not by `watch`.
             live.seen = self.file().and_then(|file| config::read_text(file).ok());
+        }
+        if cause == Cause::Geo {
+            // `status` has its problem among the notes, and the result of the last reload stays.
+            return Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes, changes };
         }
         live.last = Some(LastReload {
             at: seconds_since_1970(),

@@ -22,6 +22,9 @@ pub enum ReloadError {
     /// A change that requires a restart.
     #[error("{0} cannot be changed while the agent runs: put it back, or restart the agent")]
     NeedsRestart(String),
+    /// A database is missing, without which networks or countries have no prefixes.
+    #[error("{0}")]
+    Geo(String),
     /// The kernel does not list the interfaces.
     #[error("reading this host's interfaces failed: {0}")]
     Interfaces(std::io::Error),
@@ -58,6 +61,7 @@ impl ReloadError {
             Self::Config(_)
                 | Self::Policy(_)
                 | Self::NeedsRestart(_)
+                | Self::Geo(_)
                 | Self::Time
                 | Self::Engine(EngineError::Policy { .. })
         )

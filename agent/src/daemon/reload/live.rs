@@ -12,6 +12,7 @@ use config::policy::Config;
 
 use super::on_trial::Trial;
 use super::source::Source;
+use crate::geo::Databases;
 use crate::protect::Protected;
 
 /// The cause of a reload.
@@ -27,6 +28,8 @@ pub enum Cause {
     Watch,
     /// `agent try`.
     Try,
+    /// A database of `[geo]` has changed.
+    Geo,
     /// An unconfirmed trial.
     TrialEnded,
     /// `agent revert`.
@@ -41,6 +44,7 @@ impl Cause {
             Self::Command => "command",
             Self::Watch => "watch",
             Self::Try => "try",
+            Self::Geo => "geo",
             Self::TrialEnded => "trial-ended",
             Self::Revert => "revert",
         }
@@ -64,6 +68,8 @@ pub(super) struct Applied {
 pub struct Live {
     pub(super) source: Source,
     pub(super) protected: Vec<Protected>,
+    /// Those of the classes and lists in effect.
+    pub(super) databases: Databases,
     /// The SSH sessions from which commands came.
     pub(super) operators: BTreeSet<IpAddr>,
     /// The file's text at the last reading, to detect changes.
@@ -76,8 +82,8 @@ impl Live {
     /// The initial config. `seen` is the text of its file, which differs from that of `source` after an unconfirmed
     /// trial; `watch` must not put it in effect.
     #[must_use]
-    pub fn new(source: Source, seen: Option<String>, protected: Vec<Protected>) -> Self {
-        Self { source, protected, operators: BTreeSet::new(), seen, last: None, trial: None }
+    pub fn new(source: Source, seen: Option<String>, protected: Vec<Protected>, databases: Databases) -> Self {
+        Self { source, protected, databases, operators: BTreeSet::new(), seen, last: None, trial: None }
     }
 
     /// Records that the file was invalid when the agent started, and that another config is in effect.
@@ -113,6 +119,12 @@ impl Live {
         self.protected.clone()
     }
 
+    /// The databases of `[geo]`.
+    #[must_use]
+    pub const fn databases(&self) -> &Databases {
+        &self.databases
+    }
+
     /// The config on trial.
     #[must_use]
     pub fn trial(&self) -> Option<TrialStatus> {
@@ -127,12 +139,19 @@ pub struct Changing {
     one: Mutex<()>,
     /// Woken when a trial starts.
     pub(crate) trial_began: tokio::sync::Notify,
+    /// Woken when a config is put in effect, which may have other databases.
+    pub(crate) databases_replaced: tokio::sync::Notify,
 }
 
 impl Changing {
     #[must_use]
     pub fn new(live: Live) -> Self {
-        Self { live: Mutex::new(live), one: Mutex::new(()), trial_began: tokio::sync::Notify::new() }
+        Self {
+            live: Mutex::new(live),
+            one: Mutex::new(()),
+            trial_began: tokio::sync::Notify::new(),
+            databases_replaced: tokio::sync::Notify::new(),
+        }
     }
 
     /// The config in effect.

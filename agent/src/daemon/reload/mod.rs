@@ -1,6 +1,7 @@
 //! The config in effect and its replacement: reloads, trials and rollbacks.
 
 mod apply;
+mod databases;
 mod error;
 mod follow;
 mod last_valid;
@@ -12,6 +13,7 @@ mod summary;
 mod trial;
 mod watch;
 
+pub use databases::{follow_databases, report_changes};
 pub use error::ReloadError;
 pub use follow::follow_interfaces;
 pub use last_valid::{LastValid, keep_as_last_valid};

@@ -55,12 +55,13 @@ impl Agent {
             Some(text) => Source::parse(file, text)?.0,
             None => Source::read(file)?.0,
         };
+        let databases = self.databases_of(&tried.config)?;
         let before = self.changing().live().source.clone();
         // Before any change, so that if the agent is killed, the next one knows the previous config.
         let record = Record { tried: tried.text.clone(), before: before.text.clone() };
         let earlier = Record::read(&before.config.agent).ok().flatten();
         record.write(&before.config.agent)?;
-        match self.apply(&tried, operator, Lasting::Trial) {
+        match self.apply(&tried, databases, operator, Lasting::Trial) {
             Ok(applied) => {
                 let trial = Trial { file: file.to_owned(), ends: Instant::now() + time, before, failing: None };
                 self.changing().live().trial = Some(trial);
@@ -136,7 +137,9 @@ impl Agent {
 
     fn roll_back(&self, cause: Cause, before: &Source, tried: &Path) -> Reloaded {
         let began = Instant::now();
-        let result = self.apply(before, None, Lasting::Indefinite).map(|mut applied| {
+        // As at a start, a missing database is no reason to fail.
+        let databases = self.read_databases(&before.config);
+        let result = self.apply(before, databases, None, Lasting::Indefinite).map(|mut applied| {
             if let Some(own) = self.file()
                 && is_same_file(tried, own)
             {

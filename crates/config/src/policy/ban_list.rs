@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::GeoKey;
+
 /// A list of prefixes whose packets are refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BanList {
@@ -23,6 +25,8 @@ pub enum ListSource {
     File(PathBuf),
     /// An `http` or `https` URL.
     Url(String),
+    /// `asn` and `country`: the prefixes of the databases of `[geo]`.
+    Geo(Vec<GeoKey>),
 }
 
 /// The format of a list.
@@ -52,6 +56,7 @@ impl ListSource {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::Url(url) => http_client::shown(url),
+            Self::Geo(keys) => keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         }
     }
 }

@@ -2,14 +2,16 @@
 
 use std::net::IpAddr;
 
-use super::{Multiplier, Prefix};
+use super::{GeoKey, Multiplier, Prefix};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
     /// Unique.
     pub name: String,
-    /// Its prefixes, at least one.
+    /// Its prefixes: those of `sources`, and in a policy in effect those of `geo` after them.
     pub sources: Vec<Prefix>,
+    /// `asn` and `country`.
+    pub geo: Vec<GeoKey>,
     /// The class's multiplier.
     pub service: Service,
 }

@@ -1,12 +1,14 @@
 //! A validated limits.toml.
 
-use super::{AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Limit, Notify};
+use super::{AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Notify};
 use crate::policy_group::Group;
 
 /// A validated limits.toml.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub agent: AgentConfig,
+    /// `[geo]`.
+    pub geo: Geo,
     /// `[[class]]`, in the file's order.
     pub classes: Vec<Class>,
     /// `[[ban_list]]`, in the file's order.

@@ -14,7 +14,9 @@ fn page(table: &TableReference) -> String {
     if let Some(variant) = table.variant {
         let _ = write!(page, " with `{variant}`");
     }
-    let _ = write!(page, "\n\n{}\n\n```toml\n{}```\n", table.summary, table.example);
+    // `agent check` would read the databases, which a checkout does not have.
+    let mark = if table.heading == "[geo]" { "toml,fragment" } else { "toml" };
+    let _ = write!(page, "\n\n{}\n\n```{mark}\n{}```\n", table.summary, table.example);
     for key in table.keys {
         section(&mut page, key, "");
     }

@@ -1,6 +1,6 @@
 //! Every table, in the order of the book.
 
-use super::{agent, ban_list, class, cluster, crowdsec, decide, group, limit, notify, request};
+use super::{agent, ban_list, class, cluster, crowdsec, decide, geo, group, limit, notify, request};
 use crate::reference::TableReference;
 
 /// All tables of limits.toml.
@@ -8,6 +8,7 @@ pub static TABLES: &[TableReference] = &[
     agent::AGENT,
     class::CLASS,
     ban_list::BAN_LIST,
+    geo::GEO,
     limit::LIMIT,
     request::REQUEST_LIMIT,
     group::GROUP,

@@ -5,23 +5,37 @@ pub const BAN_LIST: TableReference = TableReference {
     heading: "[[ban_list]]",
     variant: None,
     page: "ban_list",
-    summary: "A list of addresses and prefixes whose incoming packets are refused, from a file or a URL. Lists of any \
-              length cost a packet the same. `never_limit` and protected addresses take precedence. With `mode = \
+    summary: "A list of addresses and prefixes whose incoming packets are refused, from a file, a URL or the databases \
+              of `[geo]`. Lists of any length cost a packet the same. `never_limit` and protected addresses take precedence. With `mode = \
               \"observe\"`, lists refuse nothing.",
     keys: &[
         key("name", Kind::Text(&["drop"]), Absent::Invalid, "Unique name, shown by `agent bans` and `agent show`."),
         key(
             "file",
             Kind::Path(&["/etc/weir/drop.netset"]),
-            Absent::Described("none; a list requires `file` or `url`"),
+            Absent::Described("none; a list requires `file`, `url`, `asn` or `country`"),
             "The file with the list. Changes take effect at once.",
         ),
         key(
             "url",
             Kind::Text(&["https://lists.example/drop.txt"]),
-            Absent::Described("none; a list requires `file` or `url`"),
+            Absent::Described("none; a list requires `file`, `url`, `asn` or `country`"),
             "The `https` or `http` URL of the list. A request takes at most 60 s, 128 MiB and 5 redirects. Conflicts \
              with `file`.",
+        ),
+        key(
+            "asn",
+            Kind::List(&Kind::Integer(1, 4_294_967_295)),
+            Absent::Described("none"),
+            "Numbers of autonomous systems whose networks are the list, instead of `file` or `url`. Requires `[geo] \
+             asn`. Conflicts with `format` and `every`.",
+        ),
+        key(
+            "country",
+            Kind::List(&Kind::Text(&["XX"])),
+            Absent::Described("none"),
+            "Countries whose networks are the list, as codes of ISO 3166-1, instead of `file` or `url`. Requires \
+             `[geo] country`. Conflicts with `format` and `every`.",
         ),
         key(
             "format",

@@ -5,7 +5,8 @@ pub const CLASS: TableReference = TableReference {
     heading: "[[class]]",
     variant: None,
     page: "class",
-    summary: "Sources that get more or less than the limits say. The longest matching prefix decides; a source in no \
+    summary: "Sources that get more or less than the limits say. The longest matching prefix of `sources` decides. A \
+              source in no class's `sources` belongs to the first class with its `asn` or `country`. A source in no \
               class is in the class `default`, with the multiplier 1.",
     keys: &[
         key(
@@ -17,8 +18,20 @@ pub const CLASS: TableReference = TableReference {
         key(
             "sources",
             Kind::List(&Kind::Prefix(&["198.51.100.0/24", "2001:db8:1::/48"])),
-            Absent::Invalid,
+            Absent::Described("none; a class requires `sources`, `asn` or `country`"),
             "Addresses and prefixes of the class. A prefix belongs to one class.",
+        ),
+        key(
+            "asn",
+            Kind::List(&Kind::Integer(1, 4_294_967_295)),
+            Absent::Described("none"),
+            "Numbers of autonomous systems whose networks belong to the class. Requires `[geo] asn`.",
+        ),
+        key(
+            "country",
+            Kind::List(&Kind::Text(&["XX"])),
+            Absent::Described("none"),
+            "Countries whose networks belong to the class, as codes of ISO 3166-1. Requires `[geo] country`.",
         ),
         key(
             "multiplier",

@@ -7,6 +7,7 @@ mod class;
 mod cluster;
 mod crowdsec;
 mod decide;
+mod geo;
 mod group;
 mod key;
 mod limit;

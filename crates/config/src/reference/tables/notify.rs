@@ -14,7 +14,7 @@ pub const NOTIFY: TableReference = TableReference {
             "Events to report. `ban`: bans by limits and operators. `attack`: start and end of an attack. `trial-failed`: a \
              trial was not confirmed in time, or its rollback failed. `interface`: limits are in effect on an interface, or \
              not any more. `store-down`: the cluster's store is unavailable, and available again. `crowdsec-down`: the same \
-             of CrowdSec's API. `list-failed`: a ban list could not be read. `oom-kill`: a group ran out of memory. \
+             of CrowdSec's API. `list-failed`: a ban list could not be read. `geo-failed`: the same of a database of `[geo]`. `oom-kill`: a group ran out of memory. \
              `throttled`: a limit refuses a source. `would-ban`: bans that enforce mode would make.",
         ),
         key(

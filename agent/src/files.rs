@@ -1,0 +1,70 @@
+//! Bounded reads of files that others replace.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+
+/// Identifies the content of a file: device, inode, size, and the time of its last change in nanoseconds.
+pub type Fingerprint = (u64, u64, u64, i128);
+
+/// Reads a file of at most `most` bytes; `None` if it still has the known fingerprint.
+///
+/// # Errors
+///
+/// When it cannot be read, is too large or is not a regular file.
+pub fn read(path: &Path, known: Option<Fingerprint>, most: u64) -> Result<(Option<Vec<u8>>, Fingerprint), String> {
+    let fail = |error: io::Error| format!("reading {} failed: {error}", path.display());
+    // A pipe without a writer would block.
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).map_err(fail)?;
+    let about = file.metadata().map_err(fail)?;
+    if !about.is_file() {
+        return Err(format!("{} is not a regular file", path.display()));
+    }
+    let found = fingerprint_of(&about);
+    if known == Some(found) {
+        return Ok((None, found));
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > most {
+        return Err(format!("{} is larger than {most} bytes", path.display()));
+    }
+    Ok((Some(bytes), found))
+}
+
+/// The fingerprint of a file; `None` if it is missing.
+#[must_use]
+pub fn fingerprint(path: &Path) -> Option<Fingerprint> {
+    path.metadata().ok().map(|about| fingerprint_of(&about))
+}
+
+fn fingerprint_of(about: &std::fs::Metadata) -> Fingerprint {
+    let changed = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
+    (about.dev(), about.ino(), about.len(), changed)
+}
+
+/// The folders of files, and of the targets of links.
+pub fn folders<'p>(files: impl Iterator<Item = &'p Path>) -> BTreeSet<PathBuf> {
+    let both = files.flat_map(|path| [Some(path.to_owned()), path.canonicalize().ok()]);
+    both.flatten().filter_map(|path| Some(path.parent()?.to_owned())).filter(|folder| folder.is_dir()).collect()
+}
+
+/// Watches folders, since files are replaced rather than written.
+///
+/// # Errors
+///
+/// When the kernel refuses.
+pub fn watch(folders: &BTreeSet<PathBuf>, changed: impl Fn() + Send + 'static) -> notify::Result<RecommendedWatcher> {
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        // Reads are events, too.
+        if !event.is_ok_and(|event| event.kind.is_access()) {
+            changed();
+        }
+    })?;
+    folders.iter().try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
+    Ok(watcher)
+}

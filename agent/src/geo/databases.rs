@@ -1,0 +1,178 @@
+//! Both databases of a config.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use config::PrefixKey;
+use config::policy::{Class, Config, GeoKey, GeoKind, ListSource, Prefix};
+use geo::{Classes, Database, with_prefixes};
+
+use super::state::State;
+use crate::files;
+
+/// The databases that a config uses. Copies share the content.
+#[derive(Clone, Debug, Default)]
+pub struct Databases(BTreeMap<GeoKind, State>);
+
+/// A change of one database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatabaseChange {
+    /// It has another content, with so many prefixes of the requested keys.
+    Updated { kind: GeoKind, prefixes: u64, summary: String },
+    /// Its file cannot be used.
+    Failed { kind: GeoKind, prefixes: u64, note: String },
+}
+
+impl Databases {
+    /// Reads the databases that a config uses, unless their files are as they were. The content of `before` stays where a
+    /// file cannot be used.
+    #[must_use]
+    pub fn read(config: &Config, before: &Self) -> Self {
+        let of_lists = config.ban_lists.iter().filter_map(|list| match &list.source {
+            ListSource::Geo(keys) => Some(keys),
+            ListSource::File(_) | ListSource::Url(_) => None,
+        });
+        let all: BTreeSet<GeoKey> =
+            config.classes.iter().map(|class| &class.geo).chain(of_lists).flatten().copied().collect();
+        let read = |kind: GeoKind| {
+            let wanted: BTreeSet<GeoKey> = all.iter().filter(|key| key.kind() == kind).copied().collect();
+            // A valid config has a file for each of them.
+            let path = config.geo.file(kind).filter(|_| !wanted.is_empty())?;
+            Some((kind, State::read(kind, path, wanted, before.0.get(&kind))))
+        };
+        Self(GeoKind::ALL.into_iter().filter_map(read).collect())
+    }
+
+    /// The config with the prefixes of its classes' networks and countries.
+    #[must_use]
+    pub fn applied(&self, config: &Config) -> Config {
+        Config { classes: self.classes(&config.classes), ..config.clone() }
+    }
+
+    /// Classes with all their prefixes.
+    #[must_use]
+    pub fn classes(&self, classes: &[Class]) -> Vec<Class> {
+        self.resolved(classes).classes
+    }
+
+    fn resolved(&self, classes: &[Class]) -> Classes {
+        with_prefixes(classes, |key| self.prefixes(key))
+    }
+
+    fn prefixes(&self, key: GeoKey) -> &[Prefix] {
+        let database = self.0.get(&key.kind()).and_then(|state| state.database.as_ref());
+        database.and_then(|database| database.prefixes.get(&key)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The databases of a list's keys, to compare them.
+    ///
+    /// # Errors
+    ///
+    /// When some key was never read, since a file cannot be used.
+    pub fn of(&self, keys: &[GeoKey]) -> Result<Vec<Arc<Database>>, String> {
+        let kinds: BTreeSet<GeoKind> = keys.iter().map(|key| key.kind()).collect();
+        let state = |kind: &GeoKind| self.0.get(kind);
+        if let Some(lacking) = kinds.iter().filter_map(state).find(|state| state.lacks_any()) {
+            return Err(lacking.problem().unwrap_or_else(|| format!("[geo] {} is not read", lacking.kind.key())));
+        }
+        Ok(kinds.iter().filter_map(state).filter_map(|state| state.database.clone()).collect())
+    }
+
+    /// The prefixes of a list's keys, in order.
+    #[must_use]
+    pub fn of_list(&self, keys: &[GeoKey]) -> Vec<PrefixKey> {
+        let mut prefixes: Vec<PrefixKey> =
+            keys.iter().flat_map(|key| self.prefixes(*key)).map(PrefixKey::from).collect();
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        prefixes
+    }
+
+    /// Why files cannot be used.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        self.0.values().filter_map(State::problem).collect()
+    }
+
+    /// Why a network or country has no prefixes that was not requested of the databases `before`.
+    #[must_use]
+    pub fn lacking(&self, before: &Self) -> Option<String> {
+        let lacking = self.0.iter().filter(|(kind, state)| state.lacks_more_than(before.0.get(kind)));
+        lacking.filter_map(|(_, state)| state.problem()).next()
+    }
+
+    /// Notes for the operator: problems, and networks and countries that a database does not contain.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.0.values().filter_map(State::note).chain(self.missing()).collect()
+    }
+
+    /// Networks and countries that a database does not contain.
+    #[must_use]
+    pub fn missing(&self) -> Vec<String> {
+        let of = |state: &State| state.missing().map(|key| state.missing_note(key)).collect::<Vec<_>>();
+        self.0.values().flat_map(of).collect()
+    }
+
+    /// Classes that share addresses by their networks and countries.
+    #[must_use]
+    pub fn overlaps(&self, config: &Config) -> Vec<String> {
+        self.resolved(&config.classes).overlaps
+    }
+
+    /// The contents in use.
+    #[must_use]
+    pub fn summaries(&self) -> Vec<String> {
+        let summary = |state: &State| Some(format!("[geo] {}: {}", state.kind.key(), state.summary()?));
+        self.0.values().filter_map(summary).collect()
+    }
+
+    /// The files.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.0.values().map(|state| state.path.as_path())
+    }
+
+    /// Whether no file has changed since it was read.
+    #[must_use]
+    pub fn are_current(&self) -> bool {
+        self.0.values().all(|state| files::fingerprint(&state.path) == state.fingerprint)
+    }
+
+    /// These contents, after those of `next` could not be put in effect.
+    #[must_use]
+    pub fn kept(&self, next: &Self, why: &str) -> Self {
+        let keep = |(kind, next): (&GeoKind, &State)| {
+            let before = self.0.get(kind).filter(|before| before.path == next.path);
+            let is_same = before.is_some_and(|before| before.database == next.database);
+            let state = match before {
+                Some(before) if !is_same => State {
+                    database: before.database.clone(),
+                    problem: Some(format!("{} could not be put in effect: {why}", next.path.display())),
+                    ..next.clone()
+                },
+                _ => next.clone(),
+            };
+            (*kind, state)
+        };
+        Self(next.0.iter().map(keep).collect())
+    }
+
+    /// What differs from databases before these.
+    #[must_use]
+    pub fn changes(&self, before: &Self) -> Vec<DatabaseChange> {
+        let mut changes = Vec::new();
+        for (kind, state) in &self.0 {
+            let (old, prefixes) = (before.0.get(kind), state.count() as u64);
+            let is_other = old.is_none_or(|old| old.database != state.database);
+            if let Some(summary) = state.summary().filter(|_| is_other) {
+                changes.push(DatabaseChange::Updated { kind: *kind, prefixes, summary });
+            }
+            let known = old.and_then(State::note);
+            if let Some(note) = state.note().filter(|note| known.as_ref() != Some(note)) {
+                changes.push(DatabaseChange::Failed { kind: *kind, prefixes, note });
+            }
+        }
+        changes
+    }
+}

@@ -1,0 +1,118 @@
+//! One database and its file.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use config::policy::{GeoKey, GeoKind};
+use geo::Database;
+
+use crate::files::{self, Fingerprint};
+
+/// The most bytes of a file.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// A database, as it was last read.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub kind: GeoKind,
+    pub path: PathBuf,
+    /// The keys that were requested.
+    pub wanted: BTreeSet<GeoKey>,
+    /// The last valid content.
+    pub database: Option<Arc<Database>>,
+    /// Why the file's present content is not in use.
+    pub problem: Option<String>,
+    /// Of the content that was last read, valid or not.
+    pub fingerprint: Option<Fingerprint>,
+}
+
+impl State {
+    /// Reads a file, unless it is as it was. If it cannot be used, the content of `before` stays.
+    pub fn read(kind: GeoKind, path: &Path, wanted: BTreeSet<GeoKey>, before: Option<&Self>) -> Self {
+        let before = before.filter(|before| before.path == path);
+        let is_known = |before: &&Self| before.problem.is_none() && wanted.is_subset(&before.wanted);
+        let known = before.filter(is_known).and_then(|before| before.fingerprint);
+        let read = files::read(path, known, MOST_BYTES);
+        let fingerprint = read.as_ref().ok().map(|(_, fingerprint)| *fingerprint);
+        let database = match read {
+            Ok((None, _)) => Ok(before.and_then(|before| before.database.clone())),
+            Ok((Some(bytes), _)) => Database::read(&bytes, kind, &wanted)
+                .map(|database| Some(Arc::new(database)))
+                .map_err(|error| format!("{} cannot be used: {error}", path.display())),
+            Err(error) => Err(format!("{error}; put a database in MaxMind's format there")),
+        };
+        let (database, problem) = match database {
+            Ok(database) => (database, None),
+            Err(problem) => (before.and_then(|before| before.database.clone()), Some(problem)),
+        };
+        // A file that is touched has the same content, and lists and classes stay as they are.
+        let old = before.and_then(|before| before.database.as_ref());
+        let database = match (database, old) {
+            (Some(new), Some(old)) if new == *old => Some(Arc::clone(old)),
+            (new, _) => new,
+        };
+        Self { kind, path: path.to_owned(), wanted, database, problem, fingerprint }
+    }
+
+    /// The problem with its consequence.
+    pub fn note(&self) -> Option<String> {
+        let consequence = if self.lacks_any() {
+            "until it can be read, classes have only their sources, and ban lists only their last copy"
+        } else {
+            "the prefixes in effect stay"
+        };
+        Some(format!("{}; {consequence}", self.problem()?))
+    }
+
+    /// The problem with the key in limits.toml.
+    pub fn problem(&self) -> Option<String> {
+        Some(format!("[geo] {}: {}", self.kind.key(), self.problem.as_ref()?))
+    }
+
+    /// Whether some key was never read.
+    pub fn lacks_any(&self) -> bool {
+        self.wanted.iter().any(|key| !self.database.as_ref().is_some_and(|read| read.prefixes.contains_key(key)))
+    }
+
+    /// Whether some key was never read, and was not requested before either.
+    pub fn lacks_more_than(&self, before: Option<&Self>) -> bool {
+        let known = before.filter(|before| before.path == self.path);
+        let is_new = |key: &&GeoKey| !known.is_some_and(|before| before.wanted.contains(*key));
+        let is_read = |key: &GeoKey| self.database.as_ref().is_some_and(|read| read.prefixes.contains_key(key));
+        self.wanted.iter().filter(is_new).any(|key| !is_read(key))
+    }
+
+    /// The keys that the database does not contain.
+    pub fn missing(&self) -> impl Iterator<Item = GeoKey> + '_ {
+        let read = self.database.iter().flat_map(|database| &database.prefixes);
+        read.filter(|(key, prefixes)| prefixes.is_empty() && self.wanted.contains(key)).map(|(key, _)| *key)
+    }
+
+    pub fn missing_note(&self, key: GeoKey) -> String {
+        let (name, path) = (self.kind.key(), self.path.display());
+        format!("[geo] {name}: {key} is not in {path}: correct or remove it")
+    }
+
+    /// The number of prefixes of all requested keys.
+    pub fn count(&self) -> usize {
+        let read = self.database.iter().flat_map(|database| &database.prefixes);
+        read.filter(|(key, _)| self.wanted.contains(key)).map(|(_, prefixes)| prefixes.len()).sum()
+    }
+
+    /// A summary of the content in use.
+    pub fn summary(&self) -> Option<String> {
+        let database = self.database.as_ref()?;
+        let built = std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_secs(database.built));
+        // A year beyond 9999 cannot be printed.
+        let built = built.filter(|_| database.built < 253_402_300_800);
+        let built =
+            built.map_or_else(String::new, |time| format!(", built {}", humantime::format_rfc3339_seconds(time)));
+        Some(format!(
+            "{} prefixes from {} ({}{built})",
+            config::human::number(self.count() as u64),
+            self.path.display(),
+            database.database_type
+        ))
+    }
+}

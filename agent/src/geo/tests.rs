@@ -1,0 +1,96 @@
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use config::policy::{Config, class_of};
+use testbed::mmdb::{Mmdb, asn};
+
+use super::{DatabaseChange, Databases};
+
+/// A class of AS 64500 and AS 64502, with one address more.
+fn config(folder: &Path, keys: &str) -> Config {
+    let path = folder.join("asn.mmdb");
+    let text = format!(
+        "[agent]\ninterfaces = [\"lo\"]\nallow_empty = true\n[geo]\nasn = {path:?}\n\
+         [[class]]\nname = \"a\"\nsources = [\"203.0.113.7\"]\nasn = {keys}\nmultiplier = 2\n"
+    );
+    config::parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}")).config
+}
+
+fn file(folder: &Path, network: &str) -> Vec<u8> {
+    let bytes = Mmdb::new(6, 24).with(network, asn(64500)).with("10.0.0.0/8", asn(64501)).bytes();
+    fs::write(folder.join("asn.mmdb"), &bytes).unwrap();
+    bytes
+}
+
+fn sources(databases: &Databases, config: &Config) -> Vec<String> {
+    databases.applied(config).classes[0].sources.iter().map(|prefix| prefix.short()).collect()
+}
+
+#[test]
+fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), "[64500, 64502]");
+    let none = Databases::default();
+    // Missing at a start.
+    let missing = Databases::read(&config, &none);
+    assert_eq!(sources(&missing, &config), ["203.0.113.7"]);
+    assert!(missing.are_current());
+    let note = missing.notes().join("\n");
+    assert!(
+        note.contains("asn.mmdb failed: No such file") && note.contains("classes have only their sources"),
+        "{note}"
+    );
+    assert!(
+        missing.lacking(&none).is_some()
+            && missing.lacking(&missing).is_none()
+            && missing.of(&config.classes[0].geo).is_err()
+    );
+    let whole = file(folder.path(), "192.0.2.0/24");
+    assert!(!missing.are_current());
+    let first = Databases::read(&config, &missing);
+    assert_eq!(sources(&first, &config), ["203.0.113.7", "192.0.2.0/24"]);
+    let warning = first.notes().join("\n");
+    assert!(warning.contains("AS64502 is not in ") && warning.contains("correct or remove it"), "{warning}");
+    let [DatabaseChange::Updated { prefixes: 1, summary, .. }] = &first.changes(&missing)[..] else { panic!() };
+    assert!(summary.starts_with("1 prefixes from /") && summary.ends_with("(Test, built 2023-11-14T22:13:20Z)"));
+    for cut in [0, whole.len() / 2, whole.len() - 1] {
+        fs::write(folder.path().join("asn.mmdb"), &whole[..cut]).unwrap();
+        let damaged = Databases::read(&config, &first);
+        assert_eq!(sources(&damaged, &config), ["203.0.113.7", "192.0.2.0/24"], "{cut}");
+        let note = damaged.notes().join("\n");
+        assert!(note.contains("download it again; the prefixes in effect stay"), "{note}");
+        assert!(damaged.lacking(&first).is_none() && damaged.are_current());
+        assert!(matches!(&damaged.changes(&first)[..], [DatabaseChange::Failed { prefixes: 1, .. }]));
+        // Reported once.
+        assert!(Databases::read(&config, &damaged).changes(&damaged).is_empty());
+        // At a start.
+        assert_eq!(sources(&Databases::read(&config, &none), &config), ["203.0.113.7"]);
+    }
+    file(folder.path(), "198.51.100.0/24");
+    let next = Databases::read(&config, &first);
+    assert_eq!(sources(&next, &config), ["203.0.113.7", "198.51.100.0/24"]);
+    let kept = first.kept(&next, "no memory");
+    assert_eq!(sources(&kept, &config), ["203.0.113.7", "192.0.2.0/24"]);
+    assert!(kept.problems()[0].ends_with("could not be put in effect: no memory") && kept.are_current());
+    assert_eq!(sources(&Databases::read(&config, &kept), &config), ["203.0.113.7", "198.51.100.0/24"]);
+}
+
+#[test]
+fn a_config_with_other_networks_reads_the_same_file_again() {
+    let folder = tempfile::tempdir().unwrap();
+    file(folder.path(), "192.0.2.0/24");
+    let first = Databases::read(&config(folder.path(), "[64500]"), &Databases::default());
+    let both = config(folder.path(), "[64500, 64501]");
+    let databases = Databases::read(&both, &first);
+    assert_eq!(sources(&databases, &both), ["203.0.113.7", "10.0.0.0/8", "192.0.2.0/24"]);
+    let classes = databases.classes(&both.classes);
+    assert_eq!(class_of(&classes, IpAddr::from([10, 1, 2, 3])).unwrap().name, "a");
+    // The file is gone: networks that were read stay, others are missing.
+    fs::remove_file(folder.path().join("asn.mmdb")).unwrap();
+    let gone = Databases::read(&both, &first);
+    assert_eq!(sources(&gone, &both), ["203.0.113.7", "192.0.2.0/24"]);
+    assert!(gone.lacking(&first).is_some());
+    let touched = Databases::read(&both, &databases);
+    assert!(touched.lacking(&databases).is_none() && touched.problems().len() == 1);
+}

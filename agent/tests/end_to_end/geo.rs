@@ -1,0 +1,168 @@
+//! `[geo]`: classes and ban lists of networks and countries.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use testbed::mmdb::{Mmdb, asn, country};
+use testbed::tests;
+use testbed::trials::Test;
+
+use crate::support::{Agent, Network};
+use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
+
+pub const TESTS: &[Test] = tests![
+    networks_have_the_multiplier_of_their_class_and_countries_are_banned,
+    a_start_and_a_reload_with_a_bad_database,
+];
+
+const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"5/h\"\n";
+
+fn path(network: &Network, name: &str) -> PathBuf {
+    network.state().with_file_name(name)
+}
+
+/// Replaces a file by renaming, as downloads should.
+fn replace(network: &Network, name: &str, bytes: &[u8]) {
+    let next = path(network, "next");
+    fs::write(&next, bytes).unwrap();
+    fs::rename(&next, path(network, name)).unwrap();
+}
+
+/// AS 64500 is a network of the test, and AS 64501 all others.
+fn networks(of_class: &str) -> Vec<u8> {
+    let all = Mmdb::new(6, 28).with("10.77.0.0/16", asn(64501)).with("fd77::/32", asn(64501));
+    all.with(of_class, asn(64500)).with("fd77:0:0:3::/64", asn(64500)).bytes()
+}
+
+fn countries(banned: &[&str]) -> Vec<u8> {
+    let all = Mmdb::new(4, 24).with("10.77.0.0/16", country("YY"));
+    banned.iter().fold(all, |file, network| file.with(network, country("XX"))).bytes()
+}
+
+fn config(network: &Network) -> String {
+    let (asn, country) = (path(network, "asn.mmdb"), path(network, "country.mmdb"));
+    format!(
+        "[geo]\nasn = {asn:?}\ncountry = {country:?}\n\
+         [[class]]\nname = \"partner\"\nsources = [\"10.77.0.40\"]\nasn = [64500]\nmultiplier = 3\n\
+         [[ban_list]]\nname = \"region\"\ncountry = [\"XX\"]\n{LIMIT}"
+    )
+}
+
+/// The packets of 20 that arrive from each of these sources.
+fn arriving<const N: usize>(network: &Network, sources: [u8; N]) -> [usize; N] {
+    let receiver = network.receiver(PORT);
+    burst(network, &sources.map(udp_from), 20 * N);
+    let counts = receiver.counts();
+    sources.map(|last| counts[usize::from(last)] as usize)
+}
+
+fn class_of(agent: &Agent<'_>, source: &str) -> String {
+    agent.json(&["show", source])["class"].as_str().unwrap().to_owned()
+}
+
+fn notes(agent: &Agent<'_>) -> String {
+    agent.json(&["status"])["notes"].to_string()
+}
+
+fn verdicts(agent: &Agent<'_>) -> Vec<String> {
+    let events = agent.lines(&["events", "--json"]);
+    let of_geo =
+        events.iter().filter(|event| event["source"].as_str().is_some_and(|source| source.starts_with("geo ")));
+    let shown = |event: &Value| format!("{} {}", event["source"].as_str().unwrap(), event["verdict"].as_str().unwrap());
+    of_geo.map(shown).collect()
+}
+
+fn networks_have_the_multiplier_of_their_class_and_countries_are_banned() {
+    let network = Network::new();
+    replace(&network, "asn.mmdb", &networks("10.77.0.16/28"));
+    replace(&network, "country.mmdb", &countries(&["10.77.0.64/26"]));
+    let agent = network.start("", &config(&network));
+    // 5 packets each, and three times as many in the class by a network or by an address; none from the country.
+    assert_eq!(arriving(&network, [7, 17, 31, 40, 64, 127]), [5, 15, 15, 15, 0, 0]);
+    burst(&network, &[udp6_from(v6(3, 1)), udp6_from(v6(4, 1))], 40);
+    agent.wait_for("packets of the IPv6 networks", |status| status["bypass"]["banned"] == 40);
+    assert_eq!(agent.counts("packets"), (5 + 3 * 15 + 15 + 5, 15 + 3 * 5 + 5 + 15));
+    for (source, class) in
+        [("10.77.0.7", "default"), ("10.77.0.17", "partner"), ("10.77.0.40", "partner"), ("fd77:0:0:3::9", "partner")]
+    {
+        assert_eq!(class_of(&agent, source), class, "{source}");
+    }
+    let ban = agent.ban_of("10.77.0.99");
+    assert_eq!((&ban["origin"], &ban["cidr"]), (&"list:region".into(), &"10.77.0.64/26".into()));
+    let bans = network.command(&["bans"]);
+    let bans = String::from_utf8_lossy(&bans.stdout).into_owned();
+    assert!(bans.contains("region") && bans.contains("country XX"), "{bans}");
+    // Both files are replaced. What a source has consumed stays consumed.
+    replace(&network, "asn.mmdb", &networks("10.77.0.0/28"));
+    replace(&network, "country.mmdb", &countries(&["10.77.0.128/26", "10.77.0.32/29"]));
+    agent.wait_for("the new list", |status| status["ban_lists"]["lists"][0]["prefixes"] == 2);
+    agent.wait_for("the new class", |_| class_of(&agent, "10.77.0.7") == "partner");
+    assert_eq!(class_of(&agent, "10.77.0.17"), "default");
+    assert_eq!(arriving(&network, [8, 18, 40, 41, 65, 129]), [15, 5, 0, 5, 5, 0]);
+    assert_eq!(arriving(&network, [31]), [0], "it had more than its class allows now");
+    // A file that is cut short changes nothing.
+    for (name, whole) in [("asn.mmdb", networks("10.77.0.48/28")), ("country.mmdb", countries(&["10.77.0.0/24"]))] {
+        replace(&network, name, &whole[..whole.len() - 9]);
+    }
+    agent.wait_for("notes about both files", |status| {
+        let notes = status["notes"].to_string();
+        ["asn.mmdb cannot be used", "country.mmdb cannot be used"].iter().all(|note| notes.contains(note))
+    });
+    assert!(notes(&agent).contains("download it again; the prefixes in effect stay"), "{}", notes(&agent));
+    assert_eq!(arriving(&network, [9, 49, 130]), [15, 5, 0]);
+    let seen = verdicts(&agent);
+    for (event, count) in [
+        ("geo asn geo-updated", 2),
+        ("geo asn geo-failed", 1),
+        ("geo country geo-updated", 2),
+        ("geo country geo-failed", 1),
+    ] {
+        assert_eq!(seen.iter().filter(|seen| *seen == event).count(), count, "{event}: {seen:?}");
+    }
+    // Nor does a reload meanwhile.
+    network.told(&["reload"]);
+    assert_eq!(
+        (class_of(&agent, "10.77.0.7").as_str(), class_of(&agent, "10.77.0.49").as_str()),
+        ("partner", "default")
+    );
+    replace(&network, "asn.mmdb", &networks("10.77.0.48/28"));
+    agent.wait_for("a class of the repaired file", |_| class_of(&agent, "10.77.0.49") == "partner");
+    agent.wait_for("the end of its note", |status| !status["notes"].to_string().contains("asn.mmdb cannot be used"));
+}
+
+fn a_start_and_a_reload_with_a_bad_database() {
+    let network = Network::new();
+    fs::write(path(&network, "country.mmdb"), "rubbish").unwrap();
+    let text = config(&network);
+    let file = network.config("", &text);
+    let checked = network.command(&["check", file.to_str().unwrap()]);
+    let errors = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert_eq!(checked.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("[geo] asn: reading ") && errors.contains("[geo] country: "), "{errors}");
+    // The agent starts, with the sources of its class and an empty list.
+    let agent = network.start("", &text);
+    assert_eq!(arriving(&network, [17, 40, 64]), [5, 15, 5]);
+    let noted = notes(&agent);
+    for part in ["asn.mmdb failed: No such file", "country.mmdb cannot be used", "until it can be read"] {
+        assert!(noted.contains(part), "{part}: {noted}");
+    }
+    assert_eq!(verdicts(&agent), ["geo asn geo-failed", "geo country geo-failed"]);
+    // A reload that requires a network for which there is no database is refused.
+    network.config("", &text.replace("[64500]", "[64500, 64501]"));
+    let reload = network.command(&["reload"]);
+    assert!(!reload.status.success());
+    let said = String::from_utf8_lossy(&reload.stderr).into_owned();
+    assert!(said.contains("[geo] asn: reading "), "{said}");
+    network.config("", &text);
+    network.told(&["reload"]);
+    // The files appear.
+    replace(&network, "asn.mmdb", &networks("10.77.0.16/28"));
+    replace(&network, "country.mmdb", &countries(&["10.77.0.64/26"]));
+    agent.wait_for("the class", |_| class_of(&agent, "10.77.0.17") == "partner");
+    agent.wait_for("the list", |status| status["ban_lists"]["lists"][0]["prefixes"] == 1);
+    assert_eq!(arriving(&network, [18, 65]), [15, 0]);
+    let checked = network.command(&["check", file.to_str().unwrap()]);
+    let shown = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(checked.status.success() && shown.contains("[geo] country: 1 prefixes from "), "{shown}");
+}

@@ -1,0 +1,87 @@
+use std::path::Path;
+
+use crate::policy::ListSource;
+use crate::{Loaded, parse};
+
+const AGENT: &str = "[agent]\ninterfaces = [\"eth0\"]\nallow_empty = true\n";
+const GEO: &str = "[geo]\nasn = \"/a.mmdb\"\ncountry = \"/c.mmdb\"\n";
+
+fn read(text: &str) -> Result<Loaded, String> {
+    parse(Path::new("limits.toml"), &format!("{AGENT}{text}")).map_err(|report| {
+        let of = |error: &crate::report::Placed| format!("{}; {}", error.message, error.help);
+        report.errors.iter().map(of).collect::<Vec<_>>().join("\n")
+    })
+}
+
+#[test]
+fn classes_and_lists_take_networks_and_countries() {
+    let text = format!(
+        "{GEO}[[class]]\nname = \"a\"\nsources = [\"192.0.2.0/24\"]\nasn = [64500, 4294967295]\ncountry = [\"xx\"]\n\
+         [[class]]\nname = \"b\"\nasn = [1]\nunlimited = true\n\
+         [[ban_list]]\nname = \"c\"\nasn = [64500]\ncountry = [\"YY\"]\nallow_shrink = true\n"
+    );
+    let loaded = read(&text).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let config = loaded.config;
+    assert_eq!(config.classes[0].summary(), "192.0.2.0/24, AS64500, AS4294967295, country XX: 1 times every limit");
+    assert_eq!(config.ban_lists[0].summary(), "AS64500, country YY: ban, may shrink");
+    assert!(matches!(&config.ban_lists[0].source, ListSource::Geo(keys) if keys.len() == 2));
+    assert_eq!(config.geo.country.as_deref(), Some(Path::new("/c.mmdb")));
+}
+
+#[test]
+fn every_error_says_what_to_write() {
+    let class = |lines: &str| format!("{GEO}[[class]]\nname = \"a\"\n{lines}\n");
+    let list = |lines: &str| format!("{GEO}[[ban_list]]\nname = \"a\"\n{lines}\n");
+    for (text, message, help) in [
+        ("[[geo]]\nasn = \"/a\"".to_owned(), "geo is an array", "[geo]"),
+        ("[geo]\nasn = \"asn.mmdb\"".to_owned(), "\"asn.mmdb\" is not an absolute path", "begin it with /"),
+        ("[geo]\ncity = \"/a\"".to_owned(), "unknown key \"city\" in [geo]", "asn, country"),
+        (class("asn = 64500"), "asn is an integer", "asn = [64500]"),
+        (class("asn = [\"AS64500\"]"), "asn is a string", "asn = [64500]"),
+        (class("asn = [0]"), "asn is out of range", "from 1 to 4294967295"),
+        (class("asn = [4294967296]"), "asn is out of range", "from 1 to 4294967295"),
+        (class("country = [\"XXX\"]"), "invalid country \"XXX\"", "ISO 3166-1"),
+        (class("country = [\"é\"]"), "invalid country", "two letters"),
+        (class("multiplier = 2"), "missing key \"sources\" in [[class]]", "or asn or country"),
+        (class("asn = [1, 1]"), "duplicate source AS1: it is in class \"a\" already", "one class"),
+        (
+            class("country = [\"XX\"]\n[[class]]\nname = \"b\"\ncountry = [\"xx\"]"),
+            "duplicate source country XX: it is in class \"a\" already",
+            "one class",
+        ),
+        (
+            "[geo]\nasn = \"/a\"\n[[class]]\nname = \"a\"\nasn = [1]\ncountry = [\"XX\"]".to_owned(),
+            "country XX requires a database: [geo] country is not set",
+            "set [geo] country = ",
+        ),
+        ("[[ban_list]]\nname = \"a\"\nasn = [1]".to_owned(), "AS1 requires a database", "set [geo] asn = "),
+        (list("asn = [1]\nfile = \"/f\""), "file conflicts with asn and country", "leave out one"),
+        (list("asn = [1]\nurl = \"https://lists.example/\""), "url conflicts with asn and country", "leave out one"),
+        (list("asn = [1]\nevery = \"1h\""), "every conflicts with asn and country", "leave out every"),
+        (list("country = [\"XX\"]\nformat = \"netset\""), "format conflicts with asn and country", "leave out format"),
+        (list("asn = []"), "asn and country are empty", "asn = [64500]"),
+        (list("asn = [1, 1]"), "duplicate source AS1", "write it once"),
+        (list(""), "missing source of a ban list", "asn or country"),
+    ] {
+        let errors = read(&text).map(|_| ()).unwrap_err();
+        let found = errors.lines().find(|line| line.contains(message) && line.contains(help));
+        assert!(found.is_some(), "{text}\n{errors}");
+    }
+}
+
+#[test]
+fn a_database_without_use_is_warned_of_and_so_is_a_class_without_sources() {
+    let warnings = |text: &str| -> Vec<String> {
+        read(text).unwrap().warnings.iter().map(|warning| warning.message.clone()).collect()
+    };
+    assert_eq!(
+        warnings(&format!("{GEO}[[class]]\nname = \"a\"\nasn = [1]\n")),
+        ["[geo] country has no effect: no class and no ban list has country"]
+    );
+    let none = "[geo]\nasn = \"/a.mmdb\"\n[[class]]\nname = \"a\"\nasn = []\n";
+    assert_eq!(
+        warnings(none),
+        ["class \"a\" has no effect: sources is empty", "[geo] asn has no effect: no class and no ban list has asn"]
+    );
+}

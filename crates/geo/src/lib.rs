@@ -1,0 +1,13 @@
+//! Databases of networks and countries in MaxMind's format, and the prefixes that classes and ban lists take from them.
+//!
+//! Nothing here opens a file.
+
+mod classes;
+mod database;
+mod ranges;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use classes::{Classes, with_prefixes};
+pub use database::{Database, GeoError, MOST_PREFIXES};

@@ -8,6 +8,7 @@ use common::packet::build::Frame;
 use nix::sys::stat::Mode;
 use serde_json::Value;
 use tempfile::TempDir;
+use testbed::mmdb::{Mmdb, asn};
 
 const START: u64 = 1_700_000_000;
 const HOST: [u8; 4] = [192, 0, 2, 1];
@@ -90,6 +91,28 @@ fn traffic() -> Vec<(u64, Vec<u8>)> {
 fn limit<'r>(report: &'r Value, name: &str) -> &'r Value {
     let limits = report["configs"][0]["limits"].as_array().unwrap();
     limits.iter().find(|limit| limit["name"] == name).unwrap()
+}
+
+#[test]
+fn a_class_of_a_network_has_its_prefixes_and_a_bad_database_is_an_error() {
+    let folder = Folder::new();
+    folder.write("day.pcap", &pcap(&traffic()));
+    let database = folder.path("asn.mmdb");
+    let text = LIMITS.replace("sources = [\"10.0.1.0/24\"]", "asn = [64500]");
+    folder.write("limits.toml", format!("[geo]\nasn = {database:?}\n{text}").as_bytes());
+    let output = folder.run(&["day.pcap"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("[geo] asn: reading ") && said.contains("put a database in MaxMind's format there"),
+        "{said}"
+    );
+    folder.write("asn.mmdb", &Mmdb::new(4, 28).with("10.0.1.0/24", asn(64500)).bytes());
+    let (report, status) = folder.report(&["day.pcap"]);
+    assert_eq!(status, 0, "{report}");
+    let classes = limit(&report, "packets")["classes"].as_array().unwrap().clone();
+    let passed = |class: &str| classes.iter().find(|row| row["class"] == class).unwrap()["passed"]["packets"].as_u64();
+    assert_eq!((passed("default"), passed("payer")), (Some(50 + 109), Some(329)));
 }
 
 #[test]

@@ -25,8 +25,8 @@ pub enum DatabaseChange {
 }
 
 impl Databases {
-    /// Reads the databases that a config uses, unless their files are as they were. The content of `before` stays where a
-    /// file cannot be used.
+    /// Reads the databases that a config uses, except unchanged files. The content of `before` stays where a file cannot
+    /// be used.
     #[must_use]
     pub fn read(config: &Config, before: &Self) -> Self {
         let of_lists = config.ban_lists.iter().filter_map(|list| match &list.source {
@@ -89,7 +89,7 @@ impl Databases {
         prefixes
     }
 
-    /// Why files cannot be used.
+    /// The problems of files that cannot be used.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         self.0.values().filter_map(State::problem).collect()
@@ -158,7 +158,7 @@ impl Databases {
         Self(next.0.iter().map(keep).collect())
     }
 
-    /// What differs from databases before these.
+    /// The differences from the databases `before`.
     #[must_use]
     pub fn changes(&self, before: &Self) -> Vec<DatabaseChange> {
         let mut changes = Vec::new();

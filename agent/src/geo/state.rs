@@ -34,7 +34,8 @@ impl State {
         let is_known = |before: &&Self| before.problem.is_none() && wanted.is_subset(&before.wanted);
         let known = before.filter(is_known).and_then(|before| before.fingerprint);
         let read = files::read(path, known, MOST_BYTES);
-        let fingerprint = read.as_ref().ok().map(|(_, fingerprint)| *fingerprint);
+        // A file that is too large is not read again until it changes.
+        let fingerprint = read.as_ref().map_or_else(|_| files::fingerprint(path), |(_, found)| Some(*found));
         let database = match read {
             Ok((None, _)) => Ok(before.and_then(|before| before.database.clone())),
             Ok((Some(bytes), _)) => Database::read(&bytes, kind, &wanted)

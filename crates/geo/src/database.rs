@@ -13,6 +13,8 @@ use crate::record;
 
 /// The most prefixes of a database's keys together.
 pub const MOST_PREFIXES: usize = 4_000_000;
+/// The most characters of a type.
+const LONGEST_TYPE: usize = 64;
 /// Zero bytes between the search tree and the data.
 const SEPARATOR: usize = 16;
 /// The shortest prefixes that one network or country may have: no real one is near them.
@@ -77,6 +79,9 @@ impl Database {
     pub fn read(bytes: &[u8], kind: GeoKind, wanted: &BTreeSet<GeoKey>) -> Result<Self, GeoError> {
         let reader = Reader::from_source(bytes)?;
         let about = reader.metadata();
+        // It is printed.
+        let database_type: String =
+            about.database_type.chars().filter(|c| !c.is_control()).take(LONGEST_TYPE).collect();
         let tree = about.node_count as usize * usize::from(about.record_size) / 4;
         if bytes.get(tree..tree + SEPARATOR).is_none_or(|separator| separator.iter().any(|byte| *byte != 0)) {
             return Err(GeoError::Layout);
@@ -121,7 +126,7 @@ impl Database {
             }
         }
         if !has_field {
-            return Err(GeoError::OtherKind { kind, database_type: about.database_type.clone() });
+            return Err(GeoError::OtherKind { kind, database_type });
         }
         let mut prefixes = BTreeMap::new();
         for (key, nets) in nets {
@@ -131,7 +136,7 @@ impl Database {
             }
             prefixes.insert(key, nets.into_iter().map(Prefix::from).collect());
         }
-        Ok(Self { database_type: about.database_type.clone(), built: about.build_epoch, prefixes })
+        Ok(Self { database_type, built: about.build_epoch, prefixes })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::mmdb::{Mmdb, asn, country};
 use testbed::tests;
@@ -165,4 +166,15 @@ fn a_start_and_a_reload_with_a_bad_database() {
     let checked = network.command(&["check", file.to_str().unwrap()]);
     let shown = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(checked.status.success() && shown.contains("[geo] country: 1 prefixes from "), "{shown}");
+    // The next agent has no database: the list has its last copy, and the class its sources.
+    agent.stop(Signal::SIGTERM);
+    for name in ["asn.mmdb", "country.mmdb"] {
+        fs::remove_file(path(&network, name)).unwrap();
+    }
+    let agent = network.start("", &text);
+    assert_eq!(arriving(&network, [66]), [0]);
+    assert_eq!(
+        (class_of(&agent, "10.77.0.18").as_str(), class_of(&agent, "10.77.0.40").as_str()),
+        ("default", "partner")
+    );
 }

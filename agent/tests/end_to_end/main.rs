@@ -182,6 +182,10 @@ fn main() {
     if !has_bond {
         eprintln!("skipped: what takes bonds, which this kernel does not have");
     }
+    let is_emulated = support::is_virtual();
+    if is_emulated {
+        eprintln!("skipped: what measures CPU time, since this CPU is emulated");
+    }
     let served =
         spread(rooms.into_iter().flatten().collect(), rates::TESTS).into_iter().map(|test| (test, !is_too_old));
     let trials = served
@@ -202,7 +206,11 @@ fn main() {
         .chain(crowdsec::WITH_CROWDSEC.iter().map(|test| (test, !is_too_old && has_crowdsec)))
         .chain(recipes::WITH_ANSIBLE.iter().map(|test| (test, !is_too_old && recipes::has_ansible())))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
-        .filter(|((name, _), _)| !is_left_out(rates::TESTS.iter().any(|(measuring, _)| measuring == name)))
+        .chain(metrics::MEASURING.iter().map(|test| (test, !is_too_old && !is_emulated)))
+        .filter(|((name, _), _)| {
+            let mut measuring = rates::TESTS.iter().chain(metrics::MEASURING);
+            !is_left_out(measuring.any(|(measuring, _)| measuring == name))
+        })
         .map(|(test, fits)| trial(test).with_ignored_flag(obstacle.is_some() || !fits))
         .collect();
     libtest_mimic::run(&arguments, trials).exit();

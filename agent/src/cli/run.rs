@@ -84,18 +84,24 @@ fn run_until_stopped(file: Option<&Path>, stage: &mut Stage) -> anyhow::Result<E
     }
     let lines: Vec<String> = format!("{error:#}").lines().map(str::to_owned).collect();
     lines.iter().for_each(|line| tracing::error!("{line}"));
+    let not_in_effect = Some(NotInEffect { why: "COULD NOT BE PUT IN EFFECT", errors: lines });
+    let configured = Configured { source: last.source, seen: None, not_in_effect };
+    again(stage, |stage| run_with(Some(file), configured.clone(), stage)).map_err(|second| match stage {
+        Stage::Starting => {
+            tracing::error!("the last valid config could not be put in effect either: {second:#}");
+            error
+        }
+        Stage::Running => second,
+    })
+}
+
+/// Starts again after a failed start, whose addresses may be in use for a moment.
+fn again(stage: &mut Stage, start: impl Fn(&mut Stage) -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     let until = Instant::now() + PAUSE;
     loop {
-        let not_in_effect = Some(NotInEffect { why: "COULD NOT BE PUT IN EFFECT", errors: lines.clone() });
-        let configured = Configured { source: last.source.clone(), seen: None, not_in_effect };
-        match run_with(Some(file), configured, stage) {
-            Err(second) if matches!(stage, Stage::Starting) => {
-                if is_taken(&second) && Instant::now() < until {
-                    thread::sleep(A_MOMENT);
-                    continue;
-                }
-                tracing::error!("the last valid config could not be put in effect either: {second:#}");
-                return Err(error);
+        match start(stage) {
+            Err(error) if matches!(stage, Stage::Starting) && is_taken(&error) && Instant::now() < until => {
+                thread::sleep(A_MOMENT);
             }
             ended => return ended,
         }
@@ -116,11 +122,32 @@ fn is_taken(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_taken))
 }
 
-/// Enforces a config until the agent is stopped.
+/// Runs with a config, or without the prefixes of its databases if it cannot be enforced with them: they change by
+/// themselves, and must not prevent a start.
 fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> anyhow::Result<ExitCode> {
+    let databases = Databases::read(&configured.source.config, &Databases::default());
+    let classes = &configured.source.config.classes;
+    let adds_prefixes = databases.classes(classes) != *classes;
+    let error = match enforce(file, configured.clone(), databases.clone(), stage) {
+        Err(error) if matches!(stage, Stage::Starting) && adds_prefixes && is_of_the_config(&error) => error,
+        ended => return ended,
+    };
+    let left_out = databases.left_out(&format!("{error:#}"));
+    again(stage, |stage| enforce(file, configured.clone(), left_out.clone(), stage)).map_err(|second| match stage {
+        Stage::Starting => error,
+        Stage::Running => second,
+    })
+}
+
+/// Enforces a config until the agent is stopped.
+fn enforce(
+    file: Option<&Path>,
+    configured: Configured,
+    databases: Databases,
+    stage: &mut Stage,
+) -> anyhow::Result<ExitCode> {
     let Configured { source, seen, not_in_effect } = configured;
     let protected = protect::of(&source.config, &BTreeSet::new());
-    let databases = Databases::read(&source.config, &Databases::default());
     let config = protect::applied(&databases.applied(&source.config), &protected);
     let plan = compile::plan(&config)?;
     let interfaces = datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
@@ -297,6 +324,7 @@ async fn keep_up(packets: &Packets) {
 }
 
 /// The config to start with.
+#[derive(Clone)]
 struct Configured {
     source: Source,
     /// The file's text, which differs from that of `source` after an unconfirmed trial.
@@ -305,6 +333,7 @@ struct Configured {
 }
 
 /// Why the last valid config is in effect instead of the file.
+#[derive(Clone)]
 struct NotInEffect {
     /// In capitals, for the service manager's status line.
     why: &'static str,

@@ -146,16 +146,19 @@ impl Databases {
             let before = self.0.get(kind).filter(|before| before.path == next.path);
             let is_same = before.is_some_and(|before| before.database == next.database);
             let state = match before {
-                Some(before) if !is_same => State {
-                    database: before.database.clone(),
-                    problem: Some(format!("{} could not be put in effect: {why}", next.path.display())),
-                    ..next.clone()
-                },
+                Some(before) if !is_same => next.not_in_effect(before.database.clone(), why),
                 _ => next.clone(),
             };
             (*kind, state)
         };
         Self(next.0.iter().map(keep).collect())
+    }
+
+    /// No contents, after these could not be put in effect.
+    #[must_use]
+    pub fn left_out(&self, why: &str) -> Self {
+        let lines: Vec<&str> = why.lines().collect();
+        Self(self.0.iter().map(|(kind, state)| (*kind, state.not_in_effect(None, &lines.join("; ")))).collect())
     }
 
     /// The differences from the databases `before`.

@@ -56,6 +56,12 @@ impl State {
         Self { kind, path: path.to_owned(), wanted, database, problem, fingerprint }
     }
 
+    /// The same file with another content in use, since its own could not be put in effect.
+    pub fn not_in_effect(&self, instead: Option<Arc<Database>>, why: &str) -> Self {
+        let problem = Some(format!("{} could not be put in effect: {why}", self.path.display()));
+        Self { database: instead, problem, ..self.clone() }
+    }
+
     /// The problem with its consequence.
     pub fn note(&self) -> Option<String> {
         let consequence = if self.lacks_any() {

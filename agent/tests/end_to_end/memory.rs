@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::limiter::Algorithm;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use testbed::mmdb::{Mmdb, country};
 use testbed::tests;
 use testbed::trials::Test;
 
@@ -23,6 +24,7 @@ pub const WITH_GROUPS: &[Test] = tests![
     a_config_that_exceeds_the_memory_of_the_cgroup_is_refused_and_limits_stay,
     a_start_that_exceeds_the_memory_of_the_cgroup_is_refused,
     a_restart_that_does_not_fit_puts_the_last_valid_config_in_effect,
+    a_restart_without_memory_for_a_database_leaves_it_out,
     a_reload_takes_no_more_memory_than_was_predicted,
     a_rollback_takes_no_more_memory_than_a_trial_was_granted,
 ];
@@ -360,6 +362,40 @@ fn a_restart_that_does_not_fit_puts_the_last_valid_config_in_effect() {
     assert_eq!((&status["last_reload"]["ok"], &status["last_reload"]["cause"]), (&false.into(), &"start".into()));
     assert!(status["last_reload"]["errors"].to_string().contains("not enough memory"), "{status}");
     assert_eq!((&agent.limit("packets")["burst"], &status["sources"]["capacity"]), (&100.into(), &2000.into()));
+    assert_eq!(group.kills(), 0);
+}
+
+fn a_restart_without_memory_for_a_database_leaves_it_out() {
+    let (network, group) = (Network::new(), MemoryGroup::new());
+    let database = network.state().with_file_name("country.mmdb");
+    let networks = |count: u32| {
+        let prefix = |nth: u32| format!("{}/32", std::net::Ipv4Addr::from(0x0b00_0000 + 2 * nth));
+        let file = Mmdb::new(4, 24).with("10.77.0.0/28", country("XX"));
+        (0..count).fold(file, |file, nth| file.with(&prefix(nth), country("XX"))).bytes()
+    };
+    fs::write(&database, networks(10)).unwrap();
+    let class = "[[class]]\nname = \"home\"\ncountry = [\"XX\"]\nmultiplier = 2\n";
+    let text = format!("[geo]\ncountry = {database:?}\n{class}{ONE}");
+    let config = network.config("max_sources = 2000", &text);
+    network.start_in_group(group.path(), &config).stop(Signal::SIGTERM);
+    // The next edition of the database takes more memory than there is.
+    fs::write(&database, networks(100_000)).unwrap();
+    group.limit(112 * MIB);
+    let agent = network.start_in_group(group.path(), &config);
+    let status = agent.json(&["status"]);
+    let notes = status["notes"].to_string();
+    for part in ["country.mmdb could not be put in effect: not enough memory", "classes have only their sources"] {
+        assert!(notes.contains(part), "{part}: {status}");
+    }
+    assert!(status["last_reload"].is_null(), "the config itself is in effect: {status}");
+    burst(&network, &[udp_from(7)], 300);
+    assert_eq!(agent.counts("packets"), (100, 200));
+    // A smaller one is put in effect without a reload.
+    let next = database.with_file_name("next");
+    fs::write(&next, networks(10)).unwrap();
+    fs::rename(&next, &database).unwrap();
+    agent.wait_for("the end of the note", |status| !status["notes"].to_string().contains("country.mmdb"));
+    assert_eq!(agent.json(&["show", "10.77.0.7"])["class"], "home");
     assert_eq!(group.kills(), 0);
 }
 

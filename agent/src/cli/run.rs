@@ -127,9 +127,9 @@ fn is_taken(error: &anyhow::Error) -> bool {
 fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> anyhow::Result<ExitCode> {
     let databases = Databases::read(&configured.source.config, &Databases::default());
     let classes = &configured.source.config.classes;
-    let adds_prefixes = databases.classes(classes) != *classes;
+    let adds_prefixes = || databases.classes(classes) != *classes;
     let error = match enforce(file, configured.clone(), databases.clone(), stage) {
-        Err(error) if matches!(stage, Stage::Starting) && adds_prefixes && is_of_the_config(&error) => error,
+        Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) && adds_prefixes() => error,
         ended => return ended,
     };
     let left_out = databases.left_out(&format!("{error:#}"));

@@ -1,15 +1,17 @@
 //! Triggers of reloads while the agent runs: a signal, changes of the file, the end of a trial.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use notify::RecommendedWatcher;
 use tokio::signal::unix::Signal;
 use tokio::sync::Notify;
 
 use super::live::Cause;
 use crate::daemon::Agent;
+use crate::files;
 
 /// An editor writes a file in several steps: it is read after this long without a change.
 const QUIET: Duration = Duration::from_millis(200);
@@ -80,21 +82,11 @@ async fn rollback_is_due(agent: &Agent) {
 
 /// Watches the folder of a file, since files are replaced rather than written, and that of its link target.
 fn watch(file: &Path, changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Reads are events, too.
-        if !event.is_ok_and(|event| event.kind.is_access()) {
-            changed.notify_one();
-        }
-    })?;
     let absolute = std::path::absolute(file)?;
-    let mut folders: Vec<PathBuf> = [Some(absolute.clone()), absolute.canonicalize().ok()]
+    let folders: BTreeSet<PathBuf> = [Some(absolute.clone()), absolute.canonicalize().ok()]
         .into_iter()
         .flatten()
         .filter_map(|file| Some(file.parent()?.to_owned()))
         .collect();
-    folders.dedup();
-    for folder in folders {
-        watcher.watch(&folder, RecursiveMode::NonRecursive)?;
-    }
-    Ok(watcher)
+    files::watch(&folders, move || changed.notify_one())
 }

@@ -39,7 +39,7 @@ pub fn page(title: &str, content: impl FnOnce(&mut Html)) -> String {
     shell(title, &Shell { policy: Some(POLICY), styles: &[STYLE], scripts: &[SCRIPT] }, content)
 }
 
-/// What a page consists of beside its content.
+/// The parts of a page around its content.
 struct Shell<'s> {
     /// The content security policy, unless it is a header.
     policy: Option<&'s str>,

@@ -33,29 +33,28 @@ pub const MEASURING: &[Test] = tests![a_watched_live_page_takes_less_than_a_hund
 const METRICS: &str = "metrics = \"127.0.0.1:9464\"";
 
 pub fn get(network: &Network) -> String {
-    network.in_server(|| {
-        let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, page) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
-        page.to_owned()
-    })
+    let (head, page) = exchange(network, "GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
+    page
 }
 
 /// The document of the live page.
 fn live(network: &Network) -> Value {
+    let (head, document) = exchange(network, "GET /live.json HTTP/1.1\r\nHost: 127.0.0.1:9464\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    serde_json::from_str(&document).unwrap()
+}
+
+/// Sends a request, and returns the head and the body of the reply.
+fn exchange(network: &Network, request: &str) -> (String, String) {
     network.in_server(|| {
         let mut stream = TcpStream::connect("127.0.0.1:9464").unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(b"GET /live.json HTTP/1.1\r\nHost: 127.0.0.1:9464\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, document) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        serde_json::from_str(document).unwrap()
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
     })
 }
 

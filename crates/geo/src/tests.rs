@@ -160,7 +160,7 @@ fn no_key_has_a_large_part_of_the_internet_and_no_ipv6_prefix_contains_ipv4() {
         let version = if wide.contains(':') { 6 } else { 4 };
         let file = Mmdb::new(version, 24).with(wide, asn(64500)).bytes();
         let result = read(&file, GeoKind::Asn, &["64500"]);
-        // What has reserved addresses beside it is left out.
+        // ::/1 contains IPv4 addresses, and is left out.
         let is_refused = matches!(result, Err(GeoError::TooWide { .. }));
         assert!(is_refused || result.unwrap().prefixes[&GeoKey::Asn(64500)].is_empty(), "{wide}");
     }

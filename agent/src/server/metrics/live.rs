@@ -47,7 +47,7 @@ pub struct LiveServer<H> {
 /// The last documents.
 #[derive(Default)]
 struct Last {
-    /// What reading sources gave.
+    /// The last result of reading the table of sources.
     sources: Option<Read<LiveDocument>>,
     /// The text of a document.
     text: Option<Read<Bytes>>,
@@ -173,7 +173,7 @@ impl<H: Handler> LiveServer<H> {
         Ok(last.text.insert(text).what.clone())
     }
 
-    /// What requires reading the table of sources.
+    /// The parts that require reading the table of sources.
     fn sources(&self) -> Result<LiveDocument, String> {
         let query = ViewQuery { sort: Sort::ThrottledRate, within: None, most: MOST_SOURCES };
         let view = self.ask(Request::View { query })?;

@@ -34,7 +34,7 @@ pub struct AgentConfig {
     pub control: PathBuf,
     /// The address of the metrics endpoint, if enabled.
     pub metrics: Option<SocketAddr>,
-    /// Who may load the live page there.
+    /// The addresses and names under which the live page is served.
     pub live: LivePage,
     /// The directory of pins, in a BPF file system.
     pub pins: PathBuf,

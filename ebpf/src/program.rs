@@ -200,52 +200,57 @@ extern "C" fn weir_list(hi: u64, lo: u64) -> u32 {
     let address = Address { hi, lo };
     let Some(chunks) = LISTS.get(0) else { return 0 };
     let Some(head) = chunks.get_ptr_mut(0) else { return 0 };
-    let head = ListHead(head.cast());
-    if !list::may_contain(&head, address) {
+    let lists = Lists { head: head.cast(), chunks };
+    if !list::may_contain(&lists, address) {
         return 0;
     }
-    let list = list::list_of(&head, &ListLines(chunks), address);
+    let list = list::list_of(&lists, &lists, address);
     if list == 0 {
         return 0;
     }
     // SAFETY: a word of a map's value, which only atomic additions write.
-    unsafe { atomics::add(head.at(list::refused_word(list)), 1) };
+    unsafe { atomics::add(at(lists.head, list::refused_word(list)), 1) };
     1
 }
 
-/// The first chunk of the lists.
-#[derive(Clone, Copy)]
-struct ListHead(*mut u64);
+/// The map of the ban lists.
+struct Lists {
+    head: *mut u64,
+    chunks: &'static ListChunks,
+}
 
-impl ListHead {
-    #[inline(always)]
-    fn at(self, index: u32) -> *mut u64 {
-        let mut index = u64::from(index);
-        // SAFETY: the mask is within the chunk. In assembly, since the compiler would remove it.
-        unsafe {
-            asm!("{0} &= {1}", inout(reg) index, const CHUNK_WORDS - 1, options(pure, nomem, nostack));
-            self.0.add(index as usize)
-        }
+/// The address of a word of a chunk.
+#[inline(always)]
+fn at(chunk: *mut u64, index: u32) -> *mut u64 {
+    let mut index = u64::from(index);
+    // SAFETY: the mask is within the chunk. In assembly, since the compiler would remove it.
+    unsafe {
+        asm!("{0} &= {1}", inout(reg) index, const CHUNK_WORDS - 1, options(pure, nomem, nostack));
+        chunk.add(index as usize)
     }
 }
 
-impl list::Head for ListHead {
+impl list::Words for Lists {
     #[inline(always)]
-    fn word(&self, index: u32) -> u64 {
+    fn head(&self, index: u32) -> u64 {
         // SAFETY: a word of a map's value.
-        unsafe { self.at(index).read_volatile() }
+        unsafe { at(self.head, index).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn word(&self, chunk: u32, index: u32) -> u64 {
+        let Some(chunk) = self.chunks.get_ptr_mut(chunk) else { return 0 };
+        // SAFETY: as in `head`.
+        unsafe { at(chunk.cast(), index).read_volatile() }
     }
 }
 
-/// The chunks after the first one.
-struct ListLines(&'static ListChunks);
-
-impl Lines for ListLines {
+impl Lines for Lists {
     #[inline(always)]
     fn line(&self, number: u32) -> Option<&Line> {
-        let chunk = self.0.get_ptr(1 + number / CHUNK_LINES)?;
+        let chunk = self.chunks.get_ptr(1 + number / CHUNK_LINES)?;
         let mut line = u64::from(number);
-        // SAFETY: as in `ListHead::at`; a line is within the chunk.
+        // SAFETY: as in `at`; a line is within the chunk.
         unsafe {
             asm!("{0} &= {1}", inout(reg) line, const CHUNK_LINES - 1, options(pure, nomem, nostack));
             Some(&*chunk.cast::<Line>().add(line as usize))

@@ -132,11 +132,13 @@ impl ListMap {
         let map = MapData::from_fd(map)?;
         let memory =
             MmapOptions::new().len(bytes as usize).map_raw(map.fd().as_fd().as_raw_fd()).map_err(LoadError::Mmap)?;
-        // SAFETY: the head is one chunk, the lines fit into the others, and nothing else uses the new map yet.
+        let filter = trees.filter_chunk() as usize * CHUNK_WORDS;
+        // SAFETY: the head is one chunk, the lines and the filter fit into theirs, and nothing else uses the new map yet.
         unsafe {
             let words = memory.as_mut_ptr().cast::<u64>();
             words.copy_from_nonoverlapping(trees.head.as_ptr(), CHUNK_WORDS.min(trees.head.len()));
             words.add(CHUNK_WORDS).cast::<Line>().copy_from_nonoverlapping(trees.lines.as_ptr(), trees.lines.len());
+            words.add(filter).copy_from_nonoverlapping(trees.filter.as_ptr(), trees.filter.len());
         }
         Ok(Self { map, memory, bytes })
     }

@@ -2,6 +2,7 @@
 
 mod actions;
 mod bans;
+mod bouncer;
 mod cluster;
 mod counting;
 mod crowdsec;
@@ -55,7 +56,7 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 22] = [
+const ON_KERNELS: [&[Test]; 20] = [
     lists::TESTS,
     limits::TESTS,
     keys::TESTS,
@@ -73,14 +74,14 @@ const ON_KERNELS: [&[Test]; 22] = [
     survive::TESTS,
     counting::TESTS,
     neighbours::TESTS,
-    safety::TESTS,
     scopes::TESTS,
     stacked::TESTS,
-    reboot::TESTS,
     memory::TESTS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 19] = [
+const ON_ANY_KERNEL: [&[Test]; 21] = [
+    safety::TESTS,
+    reboot::TESTS,
     geo::TESTS,
     crowdsec::TESTS,
     notify::TESTS,
@@ -163,6 +164,12 @@ fn main() {
             "skipped: CrowdSec itself, which takes its package unpacked at WEIR_CROWDSEC (cargo xtask integration)"
         );
     }
+    let has_bouncer = bouncer::is_there();
+    if !has_bouncer {
+        eprintln!(
+            "skipped: CrowdSec's bouncer, which takes its package unpacked at WEIR_CROWDSEC (cargo xtask integration)"
+        );
+    }
     let is_traced = obstacle.is_none() && trace::is_built();
     if is_traced {
         eprintln!("skipped: what an agent with ordinary kernel programs says of a trace, since this one has others");
@@ -204,6 +211,7 @@ fn main() {
         .chain(service::WITH_SYSTEMD.iter().map(|test| (test, has_systemd)))
         .chain(recipes::WITH_FAIL2BAN.iter().map(|test| (test, !is_too_old && recipes::has_fail2ban())))
         .chain(crowdsec::WITH_CROWDSEC.iter().map(|test| (test, !is_too_old && has_crowdsec)))
+        .chain(bouncer::TESTS.iter().map(|test| (test, !is_too_old && has_bouncer)))
         .chain(recipes::WITH_ANSIBLE.iter().map(|test| (test, !is_too_old && recipes::has_ansible())))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .chain(metrics::MEASURING.iter().map(|test| (test, !is_too_old && !is_emulated)))

@@ -198,13 +198,13 @@ fn answer(request: &str, header: &impl Fn(&str) -> Option<String>, body: &[u8], 
     let mut state = state.lock().unwrap();
     let path = request.split(' ').nth(1).unwrap_or_default();
     match path {
-        "/v1/decisions/stream?startup=true" | "/v1/decisions/stream?startup=false" => {
+        _ if path.starts_with("/v1/decisions/stream?") => {
             if header("x-api-key").as_deref() != Some(KEY) {
                 return forbidden;
             }
             let (new, deleted) = (std::mem::take(&mut state.new), std::mem::take(&mut state.deleted));
             let now = Instant::now();
-            if path.ends_with("true") {
+            if path.contains("startup=true") {
                 state.full_pulls += 1;
                 state.decisions.retain(|decision| decision.ends > now);
                 return (200, page(&state.decisions, &[], now));

@@ -67,15 +67,18 @@ fn installed(apt: &mut Apt, package: &str, program: &str) -> Result<PathBuf> {
     process::find(program).with_context(|| format!("{package} was installed, yet {program} is not in PATH"))
 }
 
-/// The directory with CrowdSec's package, unpacked into the user's cache: an installation would start it.
+/// The directory with the packages of CrowdSec and its bouncer, unpacked into the user's cache: an installation would
+/// start them.
 fn crowdsec() -> Result<PathBuf> {
     let folder = workspace::cache("crowdsec")?;
     let root = folder.join("root");
-    let program = root.join("usr/bin/crowdsec");
-    if !process::is_executable(&program) {
-        debian::unpack_own("crowdsec", &folder, &root)?;
+    for package in ["crowdsec", "crowdsec-firewall-bouncer"] {
+        let program = root.join("usr/bin").join(package);
+        if !process::is_executable(&program) {
+            debian::unpack_own(package, &folder, &root)?;
+        }
+        ensure!(process::is_executable(&program), "{package} was unpacked, yet {} is not a program", program.display());
     }
-    ensure!(process::is_executable(&program), "crowdsec was unpacked, yet {} is not a program", program.display());
     Ok(root)
 }
 

@@ -56,46 +56,74 @@ impl Drop for Running {
     }
 }
 
-fn a_sentinels_replica_that_lagged_grants_nothing_twice() {
-    let mut master = Redis::start(&[]);
-    let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
-    let deadline = Instant::now() + PATIENCE;
-    while !replica.cli(&["info", "replication"]).contains("master_link_status:up") {
-        assert!(Instant::now() < deadline, "{}", replica.cli(&["info", "replication"]));
-        thread::sleep(Duration::from_millis(20));
+/// A master with a replica that a Sentinel guards.
+pub struct Guarded {
+    pub master: Redis,
+    pub replica: Redis,
+    port: u16,
+    _sentinel: Running,
+    _folder: tempfile::TempDir,
+}
+
+impl Guarded {
+    pub fn start() -> Self {
+        let master = Redis::start(&[]);
+        let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
+        let deadline = Instant::now() + PATIENCE;
+        while !replica.cli(&["info", "replication"]).contains("master_link_status:up") {
+            assert!(Instant::now() < deadline, "{}", replica.cli(&["info", "replication"]));
+            thread::sleep(Duration::from_millis(20));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (config, port) = (folder.path().join("sentinel.conf"), free_port());
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds fleet 500\nsentinel failover-timeout fleet 3000\n",
+            master.port()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new(program());
+        command.arg(&config).args(["--sentinel", "--daemonize", "no"]).stdout(Stdio::null());
+        let sentinel = Running(command.spawn().unwrap());
+        let guarded = Self { master, replica, port, _sentinel: sentinel, _folder: folder };
+        while !guarded.ask(&["sentinel", "replicas", "fleet"]).contains(&guarded.replica.port().to_string()) {
+            assert!(Instant::now() < deadline, "the sentinel does not find the replica");
+            thread::sleep(Duration::from_millis(50));
+        }
+        guarded
     }
-    let folder = tempfile::tempdir().unwrap();
-    let (config, port) = (folder.path().join("sentinel.conf"), free_port());
-    let text = format!(
-        "port {port}\nbind 127.0.0.1\nsentinel monitor fleet 127.0.0.1 {} 1\n\
-         sentinel down-after-milliseconds fleet 500\nsentinel failover-timeout fleet 3000\n",
-        master.port()
-    );
-    std::fs::write(&config, text).unwrap();
-    let mut command = Command::new(program());
-    command.arg(&config).args(["--sentinel", "--daemonize", "no"]).stdout(Stdio::null());
-    let _sentinel = Running(command.spawn().unwrap());
-    let ask = |arguments: &[&str]| {
-        let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(arguments).output().unwrap();
+
+    /// What `[cluster]` says of it.
+    pub fn config(&self) -> String {
+        format!("store = \"redis://127.0.0.1:{}\"\nsentinel = \"fleet\"", self.port)
+    }
+
+    fn ask(&self, arguments: &[&str]) -> String {
+        let output = Command::new("redis-cli").args(["-p", &self.port.to_string()]).args(arguments).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    while !ask(&["sentinel", "replicas", "fleet"]).contains(&replica.port().to_string()) {
-        assert!(Instant::now() < deadline, "the sentinel does not find the replica");
-        thread::sleep(Duration::from_millis(50));
     }
-    let fleet = fleet(&format!("store = \"redis://127.0.0.1:{port}\"\nsentinel = \"fleet\""));
+
+    /// Waits until the sentinel names the replica as the master.
+    pub fn wait_for_the_replica(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.ask(&["sentinel", "get-master-addr-by-name", "fleet"]).contains(&self.replica.port().to_string()) {
+            assert!(Instant::now() < deadline, "{}", self.ask(&["sentinel", "master", "fleet"]));
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn a_sentinels_replica_that_lagged_grants_nothing_twice() {
+    let mut store = Guarded::start();
+    let fleet = fleet(&store.config());
     let outcome = measured("a replica that lagged takes over", &fleet, Duration::from_secs(15), || {
         thread::sleep(Duration::from_secs(2));
         // It receives nothing any more of what is granted: shares have moved to the first host by then.
-        replica.hang();
+        store.replica.hang();
         thread::sleep(Duration::from_millis(400));
-        master.kill();
-        replica.go_on();
-        let deadline = Instant::now() + PATIENCE;
-        while !ask(&["sentinel", "get-master-addr-by-name", "fleet"]).contains(&replica.port().to_string()) {
-            assert!(Instant::now() < deadline, "{}", ask(&["sentinel", "master", "fleet"]));
-            thread::sleep(Duration::from_millis(50));
-        }
+        store.master.kill();
+        store.replica.go_on();
+        store.wait_for_the_replica();
     });
     assert!(outcome.error() <= 0.1, "{outcome:?}");
     for host in &fleet {

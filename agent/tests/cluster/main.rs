@@ -1,6 +1,7 @@
 //! Agents and a real store: how near to their limit they stay, and what holds when the store, or one of them, fails.
 
 mod apart;
+mod bans;
 mod carry;
 mod clock;
 mod failover;
@@ -42,8 +43,17 @@ fn main() {
         eprintln!("skipped: {reason}");
     }
     let own: &[Test] = tests![fleets_stay_within_a_tenth_of_their_limit];
-    let rooms =
-        [own, keys::TESTS, ledger::TESTS, stores::TESTS, trouble::TESTS, carry::TESTS, apart::TESTS, failover::TESTS];
+    let rooms = [
+        own,
+        keys::TESTS,
+        ledger::TESTS,
+        stores::TESTS,
+        trouble::TESTS,
+        carry::TESTS,
+        apart::TESTS,
+        failover::TESTS,
+        bans::TESTS,
+    ];
     let no_clock = clock::obstacle();
     if let Some(reason) = no_clock {
         eprintln!("skipped, {} tests of the store's clock: {reason}", clock::TESTS.len());
@@ -63,7 +73,7 @@ fn main() {
     };
     let mut trials = with_server("", "redis-server", &rooms);
     if let Some(program) = redis::valkey() {
-        let rooms = [ledger::TESTS, stores::TESTS, apart::TESTS, failover::TESTS];
+        let rooms = [ledger::TESTS, stores::TESTS, apart::TESTS, failover::TESTS, bans::TESTS];
         trials.extend(with_server("valkey_", &program, &rooms));
     } else {
         eprintln!("skipped, the tests with Valkey: `cargo xtask integration` provides it");

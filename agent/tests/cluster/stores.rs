@@ -95,7 +95,8 @@ fn a_store_with_tls_works_and_its_password_is_never_printed() {
     }
 }
 
-fn a_cluster_of_stores_is_found_from_one_of_its_nodes() {
+/// A Cluster of two nodes, each with half of the slots.
+pub fn two_nodes() -> [Redis; 2] {
     let enabled = ["--cluster-enabled", "yes"];
     let nodes = [Redis::start(&enabled), Redis::start(&enabled)];
     assert_eq!(nodes[0].cli(&["cluster", "addslotsrange", "0", "8191"]), "OK");
@@ -108,6 +109,11 @@ fn a_cluster_of_stores_is_found_from_one_of_its_nodes() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+    nodes
+}
+
+fn a_cluster_of_stores_is_found_from_one_of_its_nodes() {
+    let nodes = two_nodes();
     // Each limit's ledger is on the node that its name falls to: among many, some on either.
     let more: String = (0..8)
         .map(|nth| {

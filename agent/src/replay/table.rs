@@ -5,6 +5,7 @@ use std::cell::Cell;
 use common::settings::Settings;
 use common::table::{Counted, Set, SlotCounter, Tally};
 use common::throttle;
+use datapath::memory;
 
 /// Memory for a table of sources.
 #[derive(Debug)]
@@ -18,10 +19,9 @@ impl TableMemory {
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let slots = settings.shape.all_slots() as usize;
-        Self {
-            words: vec![0; slots * settings.shape.slot_words as usize],
-            rings: vec![0; slots * settings.ring_words as usize],
-        }
+        let mut words = vec![0; slots * settings.shape.slot_words as usize];
+        memory::prefer_huge_pages(&mut words);
+        Self { words, rings: vec![0; slots * settings.ring_words as usize] }
     }
 
     /// The table, shared by the programs of both directions.

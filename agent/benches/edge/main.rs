@@ -9,6 +9,7 @@ mod overflow;
 mod packet;
 mod policies;
 mod programs;
+mod replay;
 mod rivals;
 mod served;
 mod whole;
@@ -53,7 +54,7 @@ enum Part {
     Lists,
     /// Bytes of kernel memory for each source.
     Memory,
-    /// Reloads and looks.
+    /// Reloads, looks and replays.
     Agent,
 }
 

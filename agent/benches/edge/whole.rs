@@ -1,4 +1,4 @@
-//! The agent as its operator sees it: how long a reload takes, and a look at a million sources.
+//! The agent as its operator sees it: how long a reload takes, a look at a million sources, and a replay.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -50,7 +50,13 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
         let lane = sender.lane()?;
         series.push(Series::new(PART, case, "weir", "ms").with(tops(&lane, rounds)?));
     }
+    series.extend(crate::replay::run(PART, &program()?, rounds, only)?);
     Ok(series)
+}
+
+fn program() -> Result<PathBuf> {
+    let program = std::env::var_os(AGENT).with_context(|| format!("{AGENT} is not set: run `cargo xtask bench`"))?;
+    Ok(program.into())
 }
 
 /// A policy whose first limit is another one each time, so that there is something to reload.
@@ -84,14 +90,13 @@ fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
 
 impl<'l> Agent<'l> {
     fn start(lane: &'l Lane, tables: &str) -> Result<Self> {
-        let program =
-            std::env::var_os(AGENT).with_context(|| format!("{AGENT} is not set: run `cargo xtask bench`"))?;
+        let program = program()?;
         let folder = tempfile::tempdir()?;
         let mut command = Command::new(&program);
         command.arg("--config").arg(folder.path().join("limits.toml")).stderr(Stdio::null()).stdout(Stdio::null());
         write_config(&folder, lane, tables)?;
         let child = lane.inside(|| command.spawn())?.context("starting the agent")?;
-        let mut agent = Self { lane, child, folder, program: program.into() };
+        let mut agent = Self { lane, child, folder, program };
         let deadline = Instant::now() + PATIENCE;
         while agent.timed(&["status"]).is_err() {
             if let Some(status) = agent.child.try_wait()? {

@@ -189,7 +189,11 @@ fn of_memory(figures: &Figures) -> Vec<Aim> {
 
 /// Aims on commands' durations.
 fn of_the_agent(figures: &Figures) -> Vec<Aim> {
-    [
+    let replay = ["1000", "100000"].map(|sources| {
+        let measured = figures.samples("agent", &format!("replay, sources: {sources}"), WEIR).and_then(Summary::of);
+        aim("replay", format!("replay of a capture, {sources} sources: a packet"), Bound::Nanoseconds(200.0), measured)
+    });
+    let commands = [
         ("reload", "reload, limits: 10000, prefixes: 100000", "reload of 10,000 limits and 100,000 prefixes", 2_000.0),
         ("top", "top of a million sources", "agent top --once with a million sources", 200.0),
     ]
@@ -197,8 +201,8 @@ fn of_the_agent(figures: &Figures) -> Vec<Aim> {
     .map(|(key, case, what, most)| {
         let measured = figures.samples("agent", case, WEIR).and_then(Summary::of);
         aim(key, what, Bound::Milliseconds(most), measured)
-    })
-    .collect()
+    });
+    commands.chain(replay).collect()
 }
 
 /// Aims on decisions over HTTP.

@@ -53,7 +53,7 @@ enum Part {
     Lists,
     /// Bytes of kernel memory for each source.
     Memory,
-    /// How long reloads take, and a look at a million sources.
+    /// How long reloads take, a look at a million sources, and a replay.
     Agent,
     /// Decisions in user space, and over HTTP beside another server.
     Decisions,

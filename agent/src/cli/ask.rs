@@ -8,6 +8,7 @@ use api::attack::Attack;
 use api::cluster::SharedBansStatus;
 use api::crowdsec::{AlertsStatus, CrowdSecStatus};
 use api::request::{CountersReset, Request, Reset};
+use api::source::ClassOrigin;
 use cluster::ClusterStatus;
 use config::human;
 use serde::Serialize;
@@ -333,7 +334,7 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
         );
         let head = table::pairs([
             ("source", status.source.clone()),
-            ("class", status.class.clone()),
+            ("class", class(status)),
             ("banned", status.ban.as_ref().map_or_else(|| "no".to_owned(), banned)),
             (
                 "exempt",
@@ -364,6 +365,15 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
         };
         format!("{head}\n\n{tables}")
     })
+}
+
+/// The class, and the list from which it comes.
+fn class(status: &SourceStatus) -> String {
+    let list = |from: &ClassOrigin| from.origin.strip_prefix("list:").unwrap_or(&from.origin).to_owned();
+    match &status.class_from {
+        Some(from) => format!("{}, by {} in list {}", status.class, from.cidr, list(from)),
+        None => status.class.clone(),
+    }
 }
 
 /// Limits on requests with something to report about a source.

@@ -261,10 +261,11 @@ fn ban_lists(lists: &ListsStatus) -> String {
             ago(list.updated_seconds_ago),
             ago(list.checked_seconds_ago),
             table::seconds(list.next_in_seconds),
+            list.action.clone(),
             list.source.clone(),
         ]
     };
-    let headings = ["LIST", "PREFIXES", "THROTTLED", "UPDATED", "CHECKED", "NEXT IN", "SOURCE"];
+    let headings = ["LIST", "PREFIXES", "THROTTLED", "UPDATED", "CHECKED", "NEXT IN", "ACTION", "SOURCE"];
     let mut text = table::render(headings, 1, lists.lists.iter().map(cells));
     if !lists.exceptions.is_empty() {
         text.push_str(&format!("\nexceptions from lists: {}", lists.exceptions.join(", ")));

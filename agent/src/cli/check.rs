@@ -67,7 +67,8 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    let databases = Databases::read(&loaded.config, &Databases::default());
+    let (class_lists, list_notes) = lists::of_classes(&loaded.config);
+    let databases = Databases::read(&loaded.config, &Databases::default(), class_lists);
     let problems = databases.problems();
     if !problems.is_empty() {
         let messages: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", file.display())).collect();
@@ -97,6 +98,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     let mut warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).chain(gaps).collect();
     warnings.extend(crowdsec_warnings(&loaded.config, file));
     warnings.extend(databases.notes());
+    warnings.extend(list_notes);
     warnings.extend(databases.overlaps(&loaded.config));
     let mut lacking = doctor::lacking(&loaded.config);
     match refused {

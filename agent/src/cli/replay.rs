@@ -14,6 +14,7 @@ use super::print::Print;
 use super::progress::{advance, progress_bar};
 use super::table::{number, render};
 use crate::cli::arguments::Replay;
+use crate::daemon::lists;
 use crate::geo::Databases;
 use crate::replay::capture::InterfaceNames;
 use crate::replay::{
@@ -79,7 +80,9 @@ fn compiled(file: &Path) -> Result<((Config, Plan), String), String> {
     if config.limits.is_empty() {
         return Err(format!("error: {}: no [[limit]] on packets, so there is nothing to replay", file.display()));
     }
-    let databases = Databases::read(&config, &Databases::default());
+    let (lists, notes) = lists::of_classes(&config);
+    notes.iter().for_each(|note| eprintln!("warning: {}: {note}", file.display()));
+    let databases = Databases::read(&config, &Databases::default(), lists);
     if let Some(problem) = databases.problems().first() {
         return Err(format!("error: {}: {problem}", file.display()));
     }

@@ -125,7 +125,9 @@ fn is_taken(error: &anyhow::Error) -> bool {
 /// Runs with a config, or without the prefixes of its databases if it cannot be enforced with them: they change by
 /// themselves, and must not prevent a start.
 fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> anyhow::Result<ExitCode> {
-    let databases = Databases::read(&configured.source.config, &Databases::default());
+    // The notes are in the log when lists are started.
+    let (lists, _) = daemon::lists::of_classes(&configured.source.config);
+    let databases = Databases::read(&configured.source.config, &Databases::default(), lists);
     let classes = &configured.source.config.classes;
     let adds_prefixes = || databases.classes(classes) != *classes;
     let error = match enforce(file, configured.clone(), databases.clone(), stage) {

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::cluster::ClusterStatus;
+use api::list::ListStatus;
 use api::request::{BanOrder, Banned, CountersReset, Request, Reset, Unbanned};
+use api::source::ClassOrigin;
 use config::{PrefixKey, policy, prefix};
 use notifications::Notifier;
 
@@ -16,6 +18,7 @@ use super::packets::PacketEngine;
 use super::reload::Cause;
 use super::trace::Verdicts;
 use crate::daemon::events::{Follower, Subscription};
+use crate::geo::ClassLists;
 use crate::server::control::Handler;
 use crate::stats::{
     ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery, monotonic_nanoseconds,
@@ -43,6 +46,9 @@ impl Agent {
         status.ban_lists = Some(self.lists.status()).filter(|lists| !lists.lists.is_empty());
         let live = self.changing.live();
         status.notes.extend(live.databases().notes());
+        if let Some(lists) = &mut status.ban_lists {
+            of_classes(&mut lists.lists, live.databases().lists());
+        }
         status.last_reload = live.last();
         status.trial = live.trial();
         status.protected = live.protected();
@@ -71,6 +77,16 @@ impl Agent {
         };
         if status.ban.is_none() && !status.never_limit {
             status.ban = self.lists.ban_of(source);
+        }
+        {
+            let live = self.changing.live();
+            let databases = live.databases();
+            let listed = databases.lists().of_address(live.config(), source.to_canonical());
+            status.class_from = listed.map(|(name, listed)| ClassOrigin {
+                origin: format!("list:{name}"),
+                cidr: listed.prefix().to_string(),
+                since: u64::from(listed.since),
+            });
         }
         status.exempt = self.exempt(source, &status);
         status.requests = self.requests.engine().requests_of(source, self.requests.now());
@@ -260,4 +276,13 @@ fn json(document: impl serde::Serialize) -> Result<serde_json::Value, String> {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+/// Corrects the status of lists whose newest content is not in effect in their classes.
+fn of_classes(statuses: &mut [ListStatus], lists: &ClassLists) {
+    for status in statuses {
+        let Some((prefixes, Some(why))) = lists.in_effect(&status.name) else { continue };
+        status.prefixes = prefixes;
+        status.problem.get_or_insert_with(|| format!("it could not be put in effect: {why}"));
+    }
 }

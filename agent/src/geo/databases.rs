@@ -6,14 +6,18 @@ use std::sync::Arc;
 
 use config::PrefixKey;
 use config::policy::{Class, Config, GeoKey, GeoKind, ListSource, Prefix};
-use geo::{Classes, Database, with_prefixes};
+use geo::{Classes, Database, with_lists, with_prefixes};
 
+use super::class_lists::ClassLists;
 use super::state::State;
 use crate::files;
 
-/// The databases that a config uses. Copies share the content.
+/// The databases that a config uses, and the lists of its classes. Copies share the content.
 #[derive(Clone, Debug, Default)]
-pub struct Databases(BTreeMap<GeoKind, State>);
+pub struct Databases {
+    states: BTreeMap<GeoKind, State>,
+    lists: ClassLists,
+}
 
 /// A change of one database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +26,15 @@ pub enum DatabaseChange {
     Updated { kind: GeoKind, prefixes: u64, summary: String },
     /// Its file cannot be used.
     Failed { kind: GeoKind, prefixes: u64, note: String },
+    /// The new content of a class's list could not be put in effect.
+    ListFailed { list: String, prefixes: u64, note: String },
 }
 
 impl Databases {
     /// Reads the databases that a config uses, except unchanged files. The content of `before` stays where a file cannot
-    /// be used.
+    /// be used. `lists` are those of the config's classes.
     #[must_use]
-    pub fn read(config: &Config, before: &Self) -> Self {
+    pub fn read(config: &Config, before: &Self, lists: ClassLists) -> Self {
         let of_lists = config.ban_lists.iter().filter_map(|list| match &list.source {
             ListSource::Geo(keys) => Some(keys),
             ListSource::File(_) | ListSource::Url(_) => None,
@@ -39,12 +45,18 @@ impl Databases {
             let wanted: BTreeSet<GeoKey> = all.iter().filter(|key| key.kind() == kind).copied().collect();
             // A valid config has a file for each of them.
             let path = config.geo.file(kind).filter(|_| !wanted.is_empty())?;
-            Some((kind, State::read(kind, path, wanted, before.0.get(&kind))))
+            Some((kind, State::read(kind, path, wanted, before.states.get(&kind))))
         };
-        Self(GeoKind::ALL.into_iter().filter_map(read).collect())
+        Self { states: GeoKind::ALL.into_iter().filter_map(read).collect(), lists }
     }
 
-    /// The config with the prefixes of its classes' networks and countries.
+    /// The lists of classes.
+    #[must_use]
+    pub const fn lists(&self) -> &ClassLists {
+        &self.lists
+    }
+
+    /// The config with the prefixes of its classes' lists, networks and countries.
     #[must_use]
     pub fn applied(&self, config: &Config) -> Config {
         Config { classes: self.classes(&config.classes), ..config.clone() }
@@ -57,11 +69,14 @@ impl Databases {
     }
 
     fn resolved(&self, classes: &[Class]) -> Classes {
-        with_prefixes(classes, |key| self.prefixes(key))
+        let listed = with_lists(classes, self.lists.prefixes());
+        let mut all = with_prefixes(&listed.classes, |key| self.prefixes(key));
+        all.overlaps.splice(..0, listed.overlaps);
+        all
     }
 
     fn prefixes(&self, key: GeoKey) -> &[Prefix] {
-        let database = self.0.get(&key.kind()).and_then(|state| state.database.as_ref());
+        let database = self.states.get(&key.kind()).and_then(|state| state.database.as_ref());
         database.and_then(|database| database.prefixes.get(&key)).map_or(&[], Vec::as_slice)
     }
 
@@ -72,7 +87,7 @@ impl Databases {
     /// When some key was never read, since a file cannot be used.
     pub fn of(&self, keys: &[GeoKey]) -> Result<Vec<Arc<Database>>, String> {
         let kinds: BTreeSet<GeoKind> = keys.iter().map(|key| key.kind()).collect();
-        let state = |kind: &GeoKind| self.0.get(kind);
+        let state = |kind: &GeoKind| self.states.get(kind);
         if let Some(lacking) = kinds.iter().filter_map(state).find(|state| state.lacks_any()) {
             return Err(lacking.problem().unwrap_or_else(|| format!("[geo] {} is not read", lacking.kind.key())));
         }
@@ -92,30 +107,30 @@ impl Databases {
     /// The problems of files that cannot be used.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        self.0.values().filter_map(State::problem).collect()
+        self.states.values().filter_map(State::problem).collect()
     }
 
     /// Why a network or country has no prefixes that was not requested of the databases `before`.
     #[must_use]
     pub fn lacking(&self, before: &Self) -> Option<String> {
-        let lacking = self.0.iter().filter(|(kind, state)| state.lacks_more_than(before.0.get(kind)));
+        let lacking = self.states.iter().filter(|(kind, state)| state.lacks_more_than(before.states.get(kind)));
         lacking.filter_map(|(_, state)| state.problem()).next()
     }
 
     /// Notes for the operator: problems, and networks and countries that a database does not contain.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.0.values().filter_map(State::note).chain(self.missing()).collect()
+        self.states.values().filter_map(State::note).chain(self.lists.notes()).chain(self.missing()).collect()
     }
 
     /// Networks and countries that a database does not contain.
     #[must_use]
     pub fn missing(&self) -> Vec<String> {
         let of = |state: &State| state.missing().map(|key| state.missing_note(key)).collect::<Vec<_>>();
-        self.0.values().flat_map(of).collect()
+        self.states.values().flat_map(of).collect()
     }
 
-    /// Classes that share addresses by their networks and countries.
+    /// Classes that share addresses by their lists, networks and countries.
     #[must_use]
     pub fn overlaps(&self, config: &Config) -> Vec<String> {
         self.resolved(&config.classes).overlaps
@@ -125,25 +140,25 @@ impl Databases {
     #[must_use]
     pub fn summaries(&self) -> Vec<String> {
         let summary = |state: &State| Some(format!("[geo] {}: {}", state.kind.key(), state.summary()?));
-        self.0.values().filter_map(summary).collect()
+        self.states.values().filter_map(summary).collect()
     }
 
     /// The files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.0.values().map(|state| state.path.as_path())
+        self.states.values().map(|state| state.path.as_path())
     }
 
     /// Whether no file has changed since it was read.
     #[must_use]
     pub fn are_current(&self) -> bool {
-        self.0.values().all(|state| files::fingerprint(&state.path) == state.fingerprint)
+        self.states.values().all(|state| files::fingerprint(&state.path) == state.fingerprint)
     }
 
     /// These contents, after those of `next` could not be put in effect.
     #[must_use]
     pub fn kept(&self, next: &Self, why: &str) -> Self {
         let keep = |(kind, next): (&GeoKind, &State)| {
-            let before = self.0.get(kind).filter(|before| before.path == next.path);
+            let before = self.states.get(kind).filter(|before| before.path == next.path);
             let is_same = before.is_some_and(|before| before.database == next.database);
             let state = match before {
                 Some(before) if !is_same => next.not_in_effect(before.database.clone(), why),
@@ -151,22 +166,26 @@ impl Databases {
             };
             (*kind, state)
         };
-        Self(next.0.iter().map(keep).collect())
+        Self { states: next.states.iter().map(keep).collect(), lists: self.lists.kept(&next.lists, why) }
     }
 
     /// No contents, after these could not be put in effect.
     #[must_use]
     pub fn left_out(&self, why: &str) -> Self {
-        let lines: Vec<&str> = why.lines().collect();
-        Self(self.0.iter().map(|(kind, state)| (*kind, state.not_in_effect(None, &lines.join("; ")))).collect())
+        let why = why.lines().collect::<Vec<_>>().join("; ");
+        let leave = |(kind, state): (&GeoKind, &State)| (*kind, state.not_in_effect(None, &why));
+        Self { states: self.states.iter().map(leave).collect(), lists: self.lists.left_out(&why) }
     }
 
     /// The differences from the databases `before`.
     #[must_use]
     pub fn changes(&self, before: &Self) -> Vec<DatabaseChange> {
         let mut changes = Vec::new();
-        for (kind, state) in &self.0 {
-            let (old, prefixes) = (before.0.get(kind), state.count() as u64);
+        for (list, prefixes, note) in self.lists.failures(&before.lists) {
+            changes.push(DatabaseChange::ListFailed { list, prefixes, note });
+        }
+        for (kind, state) in &self.states {
+            let (old, prefixes) = (before.states.get(kind), state.count() as u64);
             let is_other = old.is_none_or(|old| old.database != state.database);
             if let Some(summary) = state.summary().filter(|_| is_other) {
                 changes.push(DatabaseChange::Updated { kind: *kind, prefixes, summary });

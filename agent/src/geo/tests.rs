@@ -5,7 +5,7 @@ use std::path::Path;
 use config::policy::{Config, class_of};
 use testbed::mmdb::{Mmdb, asn};
 
-use super::{DatabaseChange, Databases};
+use super::{ClassLists, DatabaseChange, Databases};
 
 /// A class of AS 64500 and AS 64502, with one address more.
 fn config(folder: &Path, keys: &str) -> Config {
@@ -33,7 +33,7 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
     let config = config(folder.path(), "[64500, 64502]");
     let none = Databases::default();
     // Missing at a start.
-    let missing = Databases::read(&config, &none);
+    let missing = Databases::read(&config, &none, ClassLists::default());
     assert_eq!(sources(&missing, &config), ["203.0.113.7"]);
     assert!(missing.are_current());
     let note = missing.notes().join("\n");
@@ -48,7 +48,7 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
     );
     let whole = file(folder.path(), "192.0.2.0/24");
     assert!(!missing.are_current());
-    let first = Databases::read(&config, &missing);
+    let first = Databases::read(&config, &missing, ClassLists::default());
     assert_eq!(sources(&first, &config), ["203.0.113.7", "192.0.2.0/24"]);
     let warning = first.notes().join("\n");
     assert!(warning.contains("AS64502 is not in ") && warning.contains("correct or remove it"), "{warning}");
@@ -56,41 +56,44 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
     assert!(summary.starts_with("1 prefixes from /") && summary.ends_with("(Test, built 2023-11-14T22:13:20Z)"));
     for cut in [0, whole.len() / 2, whole.len() - 1] {
         fs::write(folder.path().join("asn.mmdb"), &whole[..cut]).unwrap();
-        let damaged = Databases::read(&config, &first);
+        let damaged = Databases::read(&config, &first, ClassLists::default());
         assert_eq!(sources(&damaged, &config), ["203.0.113.7", "192.0.2.0/24"], "{cut}");
         let note = damaged.notes().join("\n");
         assert!(note.contains("download it again; the prefixes in effect stay"), "{note}");
         assert!(damaged.lacking(&first).is_none() && damaged.are_current());
         assert!(matches!(&damaged.changes(&first)[..], [DatabaseChange::Failed { prefixes: 1, .. }]));
         // Reported once.
-        assert!(Databases::read(&config, &damaged).changes(&damaged).is_empty());
+        assert!(Databases::read(&config, &damaged, ClassLists::default()).changes(&damaged).is_empty());
         // At a start.
-        assert_eq!(sources(&Databases::read(&config, &none), &config), ["203.0.113.7"]);
+        assert_eq!(sources(&Databases::read(&config, &none, ClassLists::default()), &config), ["203.0.113.7"]);
     }
     file(folder.path(), "198.51.100.0/24");
-    let next = Databases::read(&config, &first);
+    let next = Databases::read(&config, &first, ClassLists::default());
     assert_eq!(sources(&next, &config), ["203.0.113.7", "198.51.100.0/24"]);
     let kept = first.kept(&next, "no memory");
     assert_eq!(sources(&kept, &config), ["203.0.113.7", "192.0.2.0/24"]);
     assert!(kept.problems()[0].ends_with("could not be put in effect: no memory") && kept.are_current());
-    assert_eq!(sources(&Databases::read(&config, &kept), &config), ["203.0.113.7", "198.51.100.0/24"]);
+    assert_eq!(
+        sources(&Databases::read(&config, &kept, ClassLists::default()), &config),
+        ["203.0.113.7", "198.51.100.0/24"]
+    );
 }
 
 #[test]
 fn a_config_with_other_networks_reads_the_same_file_again() {
     let folder = tempfile::tempdir().unwrap();
     file(folder.path(), "192.0.2.0/24");
-    let first = Databases::read(&config(folder.path(), "[64500]"), &Databases::default());
+    let first = Databases::read(&config(folder.path(), "[64500]"), &Databases::default(), ClassLists::default());
     let both = config(folder.path(), "[64500, 64501]");
-    let databases = Databases::read(&both, &first);
+    let databases = Databases::read(&both, &first, ClassLists::default());
     assert_eq!(sources(&databases, &both), ["203.0.113.7", "10.0.0.0/8", "192.0.2.0/24"]);
     let classes = databases.classes(&both.classes);
     assert_eq!(class_of(&classes, IpAddr::from([10, 1, 2, 3])).unwrap().name, "a");
     // The file is gone: networks that were read stay, others are missing.
     fs::remove_file(folder.path().join("asn.mmdb")).unwrap();
-    let gone = Databases::read(&both, &first);
+    let gone = Databases::read(&both, &first, ClassLists::default());
     assert_eq!(sources(&gone, &both), ["203.0.113.7", "192.0.2.0/24"]);
     assert!(gone.lacking(&first).is_some());
-    let touched = Databases::read(&both, &databases);
+    let touched = Databases::read(&both, &databases, ClassLists::default());
     assert!(touched.lacking(&databases).is_none() && touched.problems().len() == 1);
 }

@@ -61,10 +61,11 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
     }
     for config in evaluations.iter().map(Evaluation::config) {
         let elastic = config.limits.iter().filter(|limit| limit.throttle.is_elastic()).count();
+        let banning = config.ban_lists.iter().filter(|list| list.class().is_none()).count();
         let cluster = config.limits.iter().filter(|limit| limit.cluster.is_some()).count();
         for (count, what, text) in [
             (elastic, "elastic limit", "evaluated as on a host without spare CPU time"),
-            (config.ban_lists.len(), "ban list", "not applied: a replay reads no lists"),
+            (banning, "ban list", "not applied: a replay refuses by limits only"),
             (cluster, "limit of the cluster", "evaluated as if this host had the whole limit"),
             (
                 config.decide.limits.len(),

@@ -314,6 +314,7 @@ impl Reader<'_> {
         Ok(SourceStatus {
             source: address.to_string(),
             class: policy::class_name(&self.config.classes, entry.class()).to_owned(),
+            class_from: None,
             never_limit: entry.has(PrefixEntry::NEVER_LIMIT),
             exempt: None,
             ban: self.ban(&octets, nanoseconds),

@@ -24,6 +24,8 @@ pub const TESTS: &[Test] = tests![
     a_list_is_replaced_under_traffic_without_a_gap,
     a_reload_adds_and_removes_lists,
     a_million_prefixes_load,
+    a_list_gives_its_addresses_a_class,
+    a_class_has_the_last_copy_of_a_list_from_a_url,
 ];
 
 fn file(network: &Network, name: &str) -> PathBuf {
@@ -394,4 +396,97 @@ fn a_million_prefixes_load() {
     network.told(&["unban", "10.77.0.7"]);
     println!("an exception was in effect after {:?}", began.elapsed());
     assert_eq!(arriving(&network, [7, 8]), [20, 20]);
+}
+
+/// Two classes: one of a list, and one with sources of its own. The limit passes 5 packets.
+fn of_classes(source: &str) -> String {
+    format!(
+        "[[class]]\nname = \"slow\"\nsources = [\"10.77.0.40\", \"10.77.0.64/26\"]\nmultiplier = 0.2\n\
+         [[class]]\nname = \"partner\"\nmultiplier = 3\n\
+         [[ban_list]]\nname = \"partners\"\n{source}\naction = \"class:partner\"\n\
+         [[limit]]\nname = \"packets\"\nrate = \"5/h\"\n"
+    )
+}
+
+fn class_of(agent: &Agent<'_>, source: &str) -> String {
+    agent.json(&["show", source])["class"].as_str().unwrap().to_owned()
+}
+
+fn a_list_gives_its_addresses_a_class() {
+    let network = Network::new();
+    let path = file(&network, "partners.netset");
+    std::fs::write(&path, "10.77.0.7\n10.77.0.16/30\n10.77.0.40\n10.77.0.65\n").unwrap();
+    let text = of_classes(&of_file(&path));
+    let agent = network.start("", &text);
+    // In effect when the agent is ready. Sources of a class take precedence over the same prefix in a list.
+    assert_eq!(arriving(&network, [7, 8, 17, 40, 65, 66]), [15, 5, 15, 1, 15, 1]);
+    let shown = agent.json(&["show", "10.77.0.17"]);
+    assert_eq!((&shown["class"], &shown["ban"]), (&"partner".into(), &Value::Null));
+    let from = &shown["class_from"];
+    assert_eq!((&from["origin"], &from["cidr"]), (&"list:partners".into(), &"10.77.0.16/30".into()));
+    assert!(from["since"].as_u64().unwrap() > 0);
+    assert_eq!(agent.json(&["show", "10.77.0.40"])["class_from"], Value::Null);
+    assert_eq!(class_of(&agent, "10.77.0.40"), "slow");
+    let text_of = |arguments: &[&str]| String::from_utf8_lossy(&network.command(arguments).stdout).into_owned();
+    let text_shown = text_of(&["show", "10.77.0.17"]);
+    assert!(text_shown.contains("partner, by 10.77.0.16/30 in list partners"), "{text_shown}");
+    assert!(text_of(&["bans"]).contains("class:partner"));
+    let listed = status(&agent, 0);
+    assert_eq!((&listed["action"], &listed["prefixes"]), (&"class:partner".into(), &4.into()));
+    let config = network.config("", &text);
+    let checked = text_of(&["check", config.to_str().unwrap()]);
+    assert!(checked.contains("4 prefixes in ") && checked.contains("for class \"partner\""), "{checked}");
+    let warned = String::from_utf8_lossy(&network.command(&["check", config.to_str().unwrap()]).stderr).into_owned();
+    assert!(warned.contains("1 of 4 prefixes of list \"partners\" are in other classes"), "{warned}");
+    // It is no ban: nothing to lift.
+    assert_eq!(agent.json(&["unban", "10.77.0.17"])["was_banned"], false);
+    assert_eq!(class_of(&agent, "10.77.0.17"), "partner");
+    // A new file.
+    let next = file(&network, "next");
+    std::fs::write(&next, "10.77.0.9\n10.77.0.16/30\n10.77.0.40\n").unwrap();
+    std::fs::rename(&next, &path).unwrap();
+    agent.wait_for("the class of the new file", |_| class_of(&agent, "10.77.0.9") == "partner");
+    assert_eq!(class_of(&agent, "10.77.0.7"), "default");
+    assert_eq!(arriving(&network, [9, 10, 18]), [15, 5, 15]);
+    // An empty one.
+    std::fs::write(&path, "").unwrap();
+    let list = wait_for_list(&agent, "a list that shrank", |list| !list["problem"].is_null());
+    assert!(list["problem"].as_str().unwrap().contains("from 3 to 0 prefixes"), "{list}");
+    network.told(&["reload"]);
+    assert_eq!((class_of(&agent, "10.77.0.9"), status(&agent, 0)["prefixes"].clone()), ("partner".into(), 3.into()));
+    agent.stop(Signal::SIGTERM);
+    let agent = network.start("", &text);
+    assert_eq!(arriving(&network, [19, 11]), [15, 5]);
+    assert_eq!(class_of(&agent, "10.77.0.9"), "partner");
+    // Classes are those of enforcement; nothing is refused.
+    network.config("mode = \"observe\"", &text);
+    network.told(&["reload"]);
+    assert_eq!(arriving(&network, [16]), [20]);
+    let shown = agent.json(&["show", "10.77.0.16"]);
+    assert_eq!((&shown["class"], &shown["limits"][0]["would_throttle_packets"]), (&"partner".into(), &5.into()));
+    assert!(!agent.json(&["status"])["notes"].to_string().contains("ban lists are suspended"));
+    // Without the list, its class is empty.
+    std::fs::write(&path, "10.77.0.9\n").unwrap();
+    let without = text.replace("multiplier = 3", "sources = [\"10.77.0.12\"]\nmultiplier = 3");
+    let (before, after) = without.split_once("[[ban_list]]").unwrap();
+    let limit = after.split_once("[[limit]]").unwrap().1;
+    network.config("", &format!("{before}[[limit]]{limit}"));
+    network.told(&["reload"]);
+    assert_eq!((class_of(&agent, "10.77.0.9").as_str(), class_of(&agent, "10.77.0.12").as_str()), ("default", "partner"));
+}
+
+fn a_class_has_the_last_copy_of_a_list_from_a_url() {
+    let network = Network::new();
+    let server = Server::new(&network, body("10.77.0.7\n10.77.0.8\n"));
+    let text = of_classes(&of_url(&server));
+    let agent = network.start("", &text);
+    agent.wait_for("the first reply", |_| class_of(&agent, "10.77.0.7") == "partner");
+    assert_eq!(arriving(&network, [7, 9]), [15, 5]);
+    let bad = |reply: &'static [u8]| -> Reply { Box::new(move |_, stream| drop(stream.write_all(reply))) };
+    server.replies(bad(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
+    let list = wait_for_list(&agent, "a server that is away", |list| !list["problem"].is_null());
+    assert_eq!(list["prefixes"], 2, "{list}");
+    agent.stop(Signal::SIGKILL);
+    let _agent = network.start("", &text);
+    assert_eq!(arriving(&network, [8, 10]), [15, 5]);
 }

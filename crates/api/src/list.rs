@@ -8,6 +8,9 @@ pub struct ListStatus {
     pub name: String,
     /// The file, or the URL without user, password and query.
     pub source: String,
+    /// `ban`, or `class:` and the class to which its addresses belong.
+    #[serde(default)]
+    pub action: String,
     /// Prefixes in effect.
     pub prefixes: u64,
     /// Packets that it refused since the agent started. Of several lists with a source, the first one counts.

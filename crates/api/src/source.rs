@@ -53,6 +53,9 @@ pub struct SourceStatus {
     /// The address in the request.
     pub source: String,
     pub class: String,
+    /// The list that put it into the class; `null` if `sources`, networks or countries did.
+    #[serde(default)]
+    pub class_from: Option<ClassOrigin>,
     /// Whether the address is exempt.
     pub never_limit: bool,
     /// Why no limit applies to it; `null` if limits apply.
@@ -67,6 +70,17 @@ pub struct SourceStatus {
     /// Limits on requests whose key is the address alone, or that refused it recently.
     #[serde(default)]
     pub requests: Vec<SourceRequests>,
+}
+
+/// The list from which an address has its class.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassOrigin {
+    /// `list:NAME`.
+    pub origin: String,
+    /// The prefix in the list.
+    pub cidr: String,
+    /// When the list contained it first, in seconds since 1970.
+    pub since: u64,
 }
 
 /// The state of one limit on requests for a source.

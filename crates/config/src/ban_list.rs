@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::geo_keys;
-use super::policy::{AgentConfig, BanList, Column, GeoKey, ListFormat, ListSource};
+use super::policy::{AgentConfig, BanList, Column, GeoKey, ListAction, ListFormat, ListSource};
 use super::report::{Problems, Span};
-use super::table::Table;
+use super::table::{Table, suggestion};
 
 /// The most lists, as the kernel program numbers them.
 pub const MOST_LISTS: usize = common::list::MOST_LISTS;
@@ -19,6 +19,8 @@ const NANOSECONDS: u64 = 1_000_000_000;
 pub struct ReadBanList {
     pub list: BanList,
     pub name_span: Span,
+    /// That of the table without `action`.
+    pub action_span: Span,
     pub geo_spans: Vec<(GeoKey, Span)>,
 }
 
@@ -51,14 +53,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadBanList> {
     if !(EVERY.0..=EVERY.1).contains(&every) {
         table.problems.error(span, "invalid every", "write 1s to 30day: every = \"1h\"");
     }
-    if let Some((text, span)) = table.string("action", "\"ban\"") {
-        if text.starts_with("class:") {
-            let help = "write action = \"ban\", or name the prefixes in the sources of the [[class]]";
-            table.problems.error(span, format!("action {text:?} of a ban list is not supported"), help);
-        } else if text != "ban" {
-            table.problems.error(span, format!("unknown action {text:?}"), "write action = \"ban\"");
-        }
-    }
+    let (action, action_span) = action(&mut table);
     let allow_shrink = table.value("allow_shrink").is_some_and(|value| match value.get_ref().as_bool() {
         Some(flag) => flag,
         None => {
@@ -70,10 +65,31 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadBanList> {
     let (name, name_span) = name?;
     let every = Duration::from_secs(every);
     Some(ReadBanList {
-        list: BanList { name: name.to_owned(), source: source?, format, every, allow_shrink },
+        list: BanList { name: name.to_owned(), source: source?, format, every, action, allow_shrink },
         name_span,
+        action_span,
         geo_spans,
     })
+}
+
+/// `action` and its span.
+fn action(table: &mut Table<'_, '_>) -> (ListAction, Span) {
+    let Some((text, span)) = table.string("action", "\"ban\"") else { return (ListAction::Ban, table.span()) };
+    let action = match text.strip_prefix("class:") {
+        Some(class) => ListAction::Class(class.to_owned()),
+        None => {
+            if text != "ban" {
+                let help = "write action = \"ban\" or action = \"class:NAME\"";
+                table.problems.error(span.clone(), format!("unknown action {text:?}"), help);
+            }
+            ListAction::Ban
+        }
+    };
+    if matches!(action, ListAction::Class(_)) && geo_keys::is_in(table) {
+        let message = format!("action {text:?} conflicts with asn and country");
+        table.problems.error(span.clone(), message, "write asn and country in the [[class]]");
+    }
+    (action, span)
 }
 
 fn source(table: &mut Table<'_, '_>, geo_spans: &[(GeoKey, Span)]) -> Option<ListSource> {
@@ -139,13 +155,19 @@ fn format(text: &str, span: Span, problems: &mut Problems) -> ListFormat {
     ListFormat::Plain
 }
 
-/// Checks names and numbers of lists, and what they require.
-pub fn check(lists: &[ReadBanList], agent: &AgentConfig, problems: &mut Problems) {
+/// Checks names, classes and numbers of lists, and what they require.
+pub fn check(lists: &[ReadBanList], classes: &[&str], agent: &AgentConfig, problems: &mut Problems) {
     let mut names = HashMap::new();
     for read in lists {
         if names.insert(&read.list.name, ()).is_some() {
             let message = format!("duplicate ban list name {:?}", read.list.name);
             problems.error(read.name_span.clone(), message, "give one of them another name");
+        }
+        let Some(class) = read.list.class() else { continue };
+        if !classes.contains(&class) {
+            let add = format!("add a [[class]] with name = {class:?}");
+            let help = if classes.is_empty() { add } else { format!("{add}; {}", suggestion(class, classes)) };
+            problems.error(read.action_span.clone(), format!("unknown class {class:?}"), help);
         }
     }
     let Some(first) = lists.first() else { return };
@@ -153,7 +175,8 @@ pub fn check(lists: &[ReadBanList], agent: &AgentConfig, problems: &mut Problems
         let message = format!("too many ban lists: {}", lists.len());
         problems.error(first.name_span.clone(), message, format!("write at most {MOST_LISTS}"));
     }
-    if agent.interfaces.is_empty() {
+    let banning = lists.iter().find(|read| read.list.action == ListAction::Ban);
+    if let Some(first) = banning.filter(|_| agent.interfaces.is_empty()) {
         let message = format!("ban list {:?} requires interfaces", first.list.name);
         problems.error(first.name_span.clone(), message, "set [agent] interfaces = [\"eth0\"]");
     }

@@ -13,6 +13,8 @@ pub struct ReadClass {
     pub name_span: Span,
     pub prefix_spans: Vec<(Prefix, Span)>,
     pub geo_spans: Vec<(GeoKey, Span)>,
+    /// The table's span, if it has neither `sources` nor `asn` nor `country`.
+    without_sources: Option<Span>,
 }
 
 pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
@@ -26,9 +28,8 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
             table.problems.error(span.clone(), "the name \"default\" is reserved", help);
         }
     }
-    if !geo_keys::is_in(&mut table) {
-        table.required("sources", "[\"198.51.100.0/24\"], or asn or country");
-    }
+    let has_sources = table.value("sources").is_some() || geo_keys::is_in(&mut table);
+    let without_sources = (!has_sources).then(|| table.span());
     let mut prefix_spans = Vec::new();
     for (text, span) in table.strings("sources", "[\"198.51.100.0/24\"]") {
         match prefix::parse(text) {
@@ -63,11 +64,12 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
     let sources = prefix_spans.iter().map(|(prefix, _)| *prefix).collect();
     let geo = geo_spans.iter().map(|(key, _)| *key).collect();
     let class = Class { name: name.to_owned(), sources, geo, service };
-    Some(ReadClass { class, name_span, prefix_spans, geo_spans })
+    Some(ReadClass { class, name_span, prefix_spans, geo_spans, without_sources })
 }
 
-/// Warns of classes without any source: longer prefixes of other classes and of `never_limit` cover all their prefixes.
-pub fn check_reach(classes: &[ReadClass], agent: &AgentConfig, problems: &mut Problems) {
+/// Checks that classes have sources, and warns where longer prefixes of other classes and of `never_limit` cover all their
+/// prefixes. `listed` are the classes of lists.
+pub fn check_reach(classes: &[ReadClass], listed: &[&str], agent: &AgentConfig, problems: &mut Problems) {
     let of_classes = classes
         .iter()
         .enumerate()
@@ -83,11 +85,21 @@ pub fn check_reach(classes: &[ReadClass], agent: &AgentConfig, problems: &mut Pr
         let taken: Vec<IpNet> = inside.filter(|(_, other)| *other != Some(class)).map(|(other, _)| *other).collect();
         is_reached[class] |= !IpNet::aggregate(&taken).contains(prefix);
     }
-    // The prefixes of `geo` are not known yet.
-    let unreached =
-        classes.iter().zip(is_reached).filter(|(read, is_reached)| !is_reached && read.geo_spans.is_empty());
+    // The prefixes of databases and lists are not known yet.
+    let has_list = |read: &ReadClass| listed.contains(&read.class.name.as_str());
+    let unreached = classes
+        .iter()
+        .zip(is_reached)
+        .filter(|(read, is_reached)| !is_reached && read.geo_spans.is_empty() && !has_list(read));
     for (read, _) in unreached {
         let name = &read.class.name;
+        if let Some(span) = &read.without_sources {
+            let help = format!(
+                "add sources = [\"198.51.100.0/24\"], or asn or country, or a [[ban_list]] with action = \"class:{name}\""
+            );
+            problems.error(span.clone(), "missing key \"sources\" in [[class]]", help);
+            continue;
+        }
         let (message, help) = if read.prefix_spans.is_empty() {
             (format!("class {name:?} has no effect: sources is empty"), "name its sources, or leave out the class")
         } else {

@@ -134,9 +134,10 @@ impl BanList {
     #[must_use]
     pub fn summary(&self) -> String {
         let shrink = if self.allow_shrink { ", may shrink" } else { "" };
+        let action = &self.action;
         match &self.source {
-            ListSource::Geo(_) => format!("{}: ban{shrink}", self.source.shown()),
-            _ => format!("{} every {}: ban{shrink}", self.source.shown(), human::time(self.every)),
+            ListSource::Geo(_) => format!("{}: {action}{shrink}", self.source.shown()),
+            _ => format!("{} every {}: {action}{shrink}", self.source.shown(), human::time(self.every)),
         }
     }
 }

@@ -132,18 +132,20 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
     let notify = notify::read_all(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
+    let names: Vec<&str> = classes.iter().map(|read| read.class.name.as_str()).collect();
+    let listed: Vec<&str> = ban_lists.iter().filter_map(|read| read.list.class()).collect();
     check_classes(&classes, &agent, root.problems);
-    class::check_reach(&classes, &agent, root.problems);
+    class::check_reach(&classes, &listed, &agent, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
     limit_scope::check(&limits, &agent, root.problems);
     escalate::check(&limits, root.problems);
     tcp::check(&limits, &classes, root.problems);
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
-    ban_list::check(&ban_lists, &agent, root.problems);
+    ban_list::check(&ban_lists, &names, &agent, root.problems);
     geo::check(&geo, &classes, &ban_lists, root.problems);
     let shares_bans = cluster.as_ref().is_some_and(|cluster| cluster.share_bans);
-    let bans = !ban_lists.is_empty() || crowdsec.is_some() || shares_bans;
+    let bans = ban_lists.iter().any(|read| read.list.class().is_none()) || crowdsec.is_some() || shares_bans;
     let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;
     if is_empty && !agent.allow_empty && root.problems.errors.is_empty() {
         let message = "the config limits nothing: it has no [[limit]] and no [[group]]";

@@ -40,6 +40,15 @@ impl PrefixKey {
         self.length < widest || self.covers_ipv4()
     }
 
+    /// The address and the length of its own version.
+    fn parts(&self) -> (IpAddr, u32) {
+        let address = Ipv6Addr::from(self.address);
+        match address.to_ipv4_mapped().filter(|_| self.length >= Self::IPV4.length) {
+            Some(address) => (address.into(), self.length - Self::IPV4.length),
+            None => (address.into(), self.length),
+        }
+    }
+
     /// The prefix of this length that contains it; `length` must not exceed its own.
     #[must_use]
     pub fn cut(&self, length: u32) -> Self {
@@ -61,13 +70,18 @@ impl From<&Prefix> for PrefixKey {
     }
 }
 
+impl From<&PrefixKey> for Prefix {
+    fn from(prefix: &PrefixKey) -> Self {
+        let (address, length) = prefix.parts();
+        let net = IpNet::new(address, length as u8);
+        net.map_or_else(|_| Self::of_address(address), Self::from)
+    }
+}
+
 impl fmt::Display for PrefixKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = Ipv6Addr::from(self.address);
-        let (address, whole, length): (IpAddr, _, _) = match address.to_ipv4_mapped().filter(|_| self.length >= 96) {
-            Some(address) => (address.into(), 32, self.length - 96),
-            None => (address.into(), 128, self.length),
-        };
+        let (address, length) = self.parts();
+        let whole = if address.is_ipv4() { 32 } else { 128 };
         if length == whole { write!(formatter, "{address}") } else { write!(formatter, "{address}/{length}") }
     }
 }

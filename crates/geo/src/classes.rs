@@ -1,8 +1,11 @@
-//! Classes with the prefixes of their networks and countries.
+//! Classes with the prefixes of their lists, networks and countries.
 //!
 //! The longest prefix decides in the policy. Where two classes overlap, the prefixes of databases have arbitrary lengths,
 //! so a class's prefix is left out if others take precedence over it: `sources` of any class over databases, and among
 //! those the first class. A prefix of theirs within a later class's prefix is longer, and decides by itself.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use config::policy::{Class, GeoKey, Prefix};
 
@@ -12,8 +15,50 @@ use crate::ranges::Addresses;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classes {
     pub classes: Vec<Class>,
-    /// For each class that shares addresses with classes before it, a warning.
+    /// For each list and class that shares addresses with others that take precedence, a warning.
     pub overlaps: Vec<String>,
+}
+
+/// A list whose prefixes belong to a class.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassPrefixes<'p, P> {
+    /// The list's name.
+    pub list: &'p str,
+    /// The class's name.
+    pub class: &'p str,
+    pub prefixes: P,
+}
+
+/// Adds the prefixes of lists to the `sources` of classes. A prefix belongs to one class: `sources` take precedence, then
+/// the first list.
+pub fn with_lists<'p, P: Iterator<Item = Prefix>>(
+    classes: &[Class],
+    lists: impl Iterator<Item = ClassPrefixes<'p, P>>,
+) -> Classes {
+    let mut result = Classes { classes: classes.to_vec(), overlaps: Vec::new() };
+    let of_class = |(nth, class): (usize, &Class)| class.sources.iter().map(move |prefix| (*prefix, nth)).collect();
+    let mut owners: HashMap<Prefix, usize> = classes.iter().enumerate().flat_map::<Vec<_>, _>(of_class).collect();
+    for ClassPrefixes { list, class, prefixes } in lists {
+        let Some(nth) = classes.iter().position(|known| known.name == class) else { continue };
+        let (mut all, mut of_others) = (0, 0);
+        for prefix in prefixes {
+            all += 1;
+            match owners.entry(prefix) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(nth);
+                    result.classes[nth].sources.push(prefix);
+                }
+                Entry::Occupied(owner) => of_others += usize::from(*owner.get() != nth),
+            }
+        }
+        if of_others > 0 {
+            result.overlaps.push(format!(
+                "{of_others} of {all} prefixes of list {list:?} are in other classes by their sources or by lists before it, \
+                 which take precedence"
+            ));
+        }
+    }
+    result
 }
 
 /// Adds each class's prefixes from databases to its `sources`. `find` returns those of a key.

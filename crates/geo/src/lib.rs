@@ -9,5 +9,5 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use classes::{Classes, with_prefixes};
+pub use classes::{ClassPrefixes, Classes, with_lists, with_prefixes};
 pub use database::{Database, GeoError, MOST_PREFIXES};

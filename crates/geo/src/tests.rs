@@ -206,6 +206,28 @@ fn sources_take_precedence_and_then_the_first_class() {
     );
 }
 
+#[test]
+fn a_prefix_of_several_lists_is_in_the_class_of_its_sources_or_of_the_first_list() {
+    let classes = [class("a", &["192.0.2.0/24"], &[]), class("b", &[], &[GeoKey::Asn(1)]), class("c", &[], &[])];
+    let (first, second) =
+        (parsed(&["192.0.2.0/24", "198.51.100.7", "192.0.2.64/26"]), parsed(&["198.51.100.7", "203.0.113.0/24"]));
+    let of = |list, class, prefixes: &[Prefix]| ClassPrefixes { list, class, prefixes: prefixes.to_vec().into_iter() };
+    let lists = [of("one", "b", &first), of("two", "c", &second), of("gone", "z", &second)];
+    let Classes { classes, overlaps } = with_lists(&classes, lists.into_iter());
+    let shown = |nth: usize| classes[nth].sources.iter().map(Prefix::short).collect::<Vec<_>>();
+    assert_eq!(shown(0), ["192.0.2.0/24"]);
+    assert_eq!(shown(1), ["198.51.100.7", "192.0.2.64/26"]);
+    assert_eq!(shown(2), ["203.0.113.0/24"]);
+    let expected = ["one\" are in", "two\" are in"];
+    assert!(overlaps.len() == 2 && overlaps.iter().zip(expected).all(|(note, part)| note.contains(part)), "{overlaps:?}");
+    // Databases come after them.
+    let network = parsed(&["203.0.113.0/25", "198.51.0.0/16"]);
+    let resolved = with_prefixes(&classes, |_| &network).classes;
+    assert_eq!(resolved[1].sources.last().map(Prefix::short).as_deref(), Some("198.51.0.0/16"));
+    let class_of = |address: [u8; 4]| config::policy::class_of(&resolved, IpAddr::from(address)).unwrap().name.clone();
+    assert_eq!((class_of([203, 0, 113, 1]), class_of([192, 0, 2, 65]), class_of([192, 0, 2, 1])), ("c".into(), "b".into(), "a".into()));
+}
+
 /// A class's number for an address, by its definition.
 fn class_by_definition(classes: &[Class], find: &dyn Fn(GeoKey) -> Vec<Prefix>, address: IpAddr) -> Option<usize> {
     let literal = classes.iter().enumerate().flat_map(|(nth, class)| class.sources.iter().map(move |it| (it, nth)));

@@ -17,17 +17,21 @@ const BASE: u64 = 512 << 10;
 pub fn notes(config: &Config, databases: &Databases) -> Vec<String> {
     let state = StateDirectory::at(&config.agent.state_dir);
     let mut notes = Vec::new();
-    let mut all = 0;
+    let (mut all, mut is_banning) = (0, false);
     for list in &config.ban_lists {
         match count(list, databases, &state) {
             Ok((prefixes, from)) => {
-                all += prefixes;
-                notes.push(format!("ban list {:?}: {} prefixes in {from}", list.name, human::number(prefixes)));
+                is_banning |= list.class().is_none();
+                all += if list.class().is_none() { prefixes } else { 0 };
+                let class = list.class().map(|class| format!(", for class {class:?}")).unwrap_or_default();
+                notes.push(format!("ban list {:?}: {} prefixes in {from}{class}", list.name, human::number(prefixes)));
             }
+            // With the classes.
+            Err(_) if list.class().is_some() => {}
             Err(why) => notes.push(format!("ban list {:?}: {why}", list.name)),
         }
     }
-    if !notes.is_empty() {
+    if is_banning {
         let bytes = BASE + all * PER_PREFIX;
         notes.push(format!(
             "ban lists take at most {} of kernel memory, and twice that while they are replaced",

@@ -36,6 +36,9 @@ pub(super) struct One {
     databases: Vec<Arc<Database>>,
 }
 
+/// A valid content, and its ETag and date.
+type Accepted = (Parsed, Option<String>, Option<String>);
+
 /// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -137,9 +140,28 @@ impl One {
         }
     }
 
-    /// Checks a content; returns whether it differs from the present one.
-    fn checked(&mut self, content: Content, state: &StateDirectory) -> Result<bool, String> {
-        let now = now();
+    /// The content that a first reading would put in effect, and why it is not the source's. Writes nothing.
+    pub fn at_start(list: &BanList, state: &StateDirectory) -> (Arc<Vec<Listed>>, Option<String>) {
+        let mut one = Self::new(list.clone(), state);
+        let content = match &list.source {
+            ListSource::File(path) => super::source::read(path, None).map(|(content, _)| content),
+            ListSource::Url(_) if one.origin.is_some() => Ok(Content::Unchanged),
+            ListSource::Url(_) => Err("it has not been fetched yet".to_owned()),
+            ListSource::Geo(_) => Err("its prefixes are in the databases of [geo]".to_owned()),
+        };
+        match content.and_then(|content| one.accepted(content)) {
+            Ok(Some((parsed, _, _))) => (Arc::new(one.dated(&parsed)), None),
+            Ok(None) => (one.prefixes, None),
+            Err(problem) => (one.prefixes, Some(problem)),
+        }
+    }
+
+    fn dated(&self, parsed: &Parsed) -> Vec<Listed> {
+        dated(&parsed.prefixes, &self.prefixes, now().try_into().unwrap_or(u32::MAX))
+    }
+
+    /// Checks a content; `None` if it is the present one.
+    fn accepted(&mut self, content: Content) -> Result<Option<Accepted>, String> {
         let (parsed, etag, last_modified) = match content {
             Content::Unchanged => {
                 // A file that has not changed has the same problem.
@@ -147,9 +169,9 @@ impl One {
                     return Err(problem.clone());
                 }
                 if let Some(origin) = &mut self.origin {
-                    origin.checked = now;
+                    origin.checked = now();
                 }
-                return Ok(false);
+                return Ok(None);
             }
             Content::Text { bytes, etag, last_modified } => {
                 (parse(&bytes, &self.list.format).map_err(|error| error.to_string())?, etag, last_modified)
@@ -162,7 +184,14 @@ impl One {
                 "it shrank from {before} to {after} prefixes; if that is intended, set allow_shrink = true"
             ));
         }
-        let prefixes = dated(&parsed.prefixes, &self.prefixes, now.try_into().unwrap_or(u32::MAX));
+        Ok(Some((parsed, etag, last_modified)))
+    }
+
+    /// Takes up a valid content; returns whether it differs from the present one.
+    fn checked(&mut self, content: Content, state: &StateDirectory) -> Result<bool, String> {
+        let Some((parsed, etag, last_modified)) = self.accepted(content)? else { return Ok(false) };
+        let now = now();
+        let prefixes = self.dated(&parsed);
         let is_updated = prefixes != *self.prefixes;
         let updated = self.origin.as_ref().filter(|_| !is_updated).map_or(now, |origin| origin.updated);
         let origin = Origin { source: source_of(&self.list), updated, checked: now, etag, last_modified };
@@ -180,6 +209,7 @@ impl One {
         ListStatus {
             name: self.list.name.clone(),
             source: self.list.source.shown(),
+            action: self.list.action.to_string(),
             prefixes: self.prefixes.len() as u64,
             throttled_packets,
             updated_seconds_ago: self.origin.as_ref().map(|origin| ago(origin.updated)),
@@ -203,7 +233,7 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use config::policy::ListFormat;
+    use config::policy::{ListAction, ListFormat};
 
     use super::*;
 
@@ -213,6 +243,7 @@ mod tests {
             source: ListSource::Url("http://192.0.2.1/".to_owned()),
             format: ListFormat::Plain,
             every: Duration::from_secs(3600),
+            action: ListAction::Ban,
             allow_shrink,
         }
     }

@@ -27,7 +27,7 @@ use super::source::{self, Content};
 use super::watch::{self, Message};
 use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::daemon::packets::Packets;
-use crate::geo::Databases;
+use crate::geo::{ClassLists, Databases};
 
 /// The ban lists of an agent.
 pub struct BanLists {
@@ -39,6 +39,8 @@ pub struct BanLists {
     /// Locked by whoever reads sources and replaces the lists in effect; before `set`.
     work: Mutex<()>,
     set: Mutex<Set>,
+    /// Woken when the content of a class's list has changed.
+    pub(crate) of_classes_changed: tokio::sync::Notify,
 }
 
 #[derive(Default)]
@@ -56,6 +58,13 @@ struct Set {
     /// Whether the mode is `observe`.
     is_suspended: bool,
     watcher: Option<(BTreeSet<PathBuf>, RecommendedWatcher)>,
+}
+
+impl Set {
+    /// The lists that refuse packets.
+    fn banning(&self) -> impl Iterator<Item = &One> {
+        self.lists.iter().filter(|one| one.list.class().is_none())
+    }
 }
 
 /// The map in effect, and the lists by number.
@@ -81,6 +90,7 @@ impl BanLists {
             client: OnceLock::new(),
             work: Mutex::default(),
             set: Mutex::default(),
+            of_classes_changed: tokio::sync::Notify::new(),
         });
         match read_exceptions(&lists.state) {
             Ok(exceptions) => lists.set().exceptions = exceptions.into_iter().collect(),
@@ -218,6 +228,20 @@ impl BanLists {
     fn record(&self, one: &One, outcome: &Outcome) {
         self.put(one);
         self.report(one, outcome);
+        if *outcome == Outcome::Updated && one.list.class().is_some() {
+            self.of_classes_changed.notify_one();
+        }
+    }
+
+    /// The present contents of the lists of a config's classes. One that is new here is read.
+    #[must_use]
+    pub fn of_classes(&self, config: &Config) -> ClassLists {
+        let known = |list: &BanList| {
+            let set = self.set();
+            let known = set.lists.iter().find(|one| one.list == *list)?;
+            Some(Arc::clone(&known.prefixes))
+        };
+        ClassLists::of(config, |list| known(list).unwrap_or_else(|| One::at_start(list, &self.state).0))
     }
 
     /// Logs the outcome of a reading, and makes an event of it.
@@ -262,8 +286,8 @@ impl BanLists {
         let Some(packets) = self.packets.load_full() else { return Ok(()) };
         let (names, contents, exceptions) = {
             let set = self.set();
-            let names: Vec<String> = set.lists.iter().map(|one| one.list.name.clone()).collect();
-            let contents: Vec<Arc<Vec<Listed>>> = set.lists.iter().map(|one| Arc::clone(&one.prefixes)).collect();
+            let names: Vec<String> = set.banning().map(|one| one.list.name.clone()).collect();
+            let contents: Vec<Arc<Vec<Listed>>> = set.banning().map(|one| Arc::clone(&one.prefixes)).collect();
             (names, contents, set.exceptions.iter().copied().collect::<Vec<_>>())
         };
         let next = if names.is_empty() {
@@ -322,7 +346,7 @@ impl BanLists {
         if set.is_suspended || set.exceptions.iter().any(|exception| contains(exception, &whole)) {
             return None;
         }
-        let (one, listed) = set.lists.iter().find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
+        let (one, listed) = set.banning().find_map(|one| Some((one, find(&one.prefixes, &whole)?)))?;
         Some(BanStatus {
             origin_on_host: None,
             cidr: listed.prefix().to_string(),
@@ -349,7 +373,7 @@ impl BanLists {
                 if exceptions.iter().any(|exception| contains(exception, prefix)) {
                     continue;
                 }
-                if let Some(one) = set.lists.iter().find(|one| find(&one.prefixes, prefix).is_some()) {
+                if let Some(one) = set.banning().find(|one| find(&one.prefixes, prefix).is_some()) {
                     excepted.push(Excepted { cidr: prefix.to_string(), list: one.list.name.clone() });
                     exceptions.insert(*prefix);
                 }
@@ -415,8 +439,8 @@ impl BanLists {
             Some(format!("ban list {:?}: {problem}; its {kept} prefixes stay in effect", one.list.name))
         };
         let note = |one: &One| Some(format!("ban list {:?}: {}", one.list.name, one.note.as_ref()?));
-        let suspended =
-            (set.is_suspended && !set.lists.is_empty()).then(|| "ban lists are suspended in observe mode".to_owned());
+        let suspended = (set.is_suspended && set.banning().next().is_some())
+            .then(|| "ban lists are suspended in observe mode".to_owned());
         let of_lists = set.lists.iter().flat_map(|one| problem(one).into_iter().chain(note(one)));
         set.problem.iter().cloned().chain(suspended).chain(of_lists).collect()
     }

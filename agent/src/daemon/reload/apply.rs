@@ -203,11 +203,13 @@ impl Agent {
             (true, Cause::Revert) => format!("the trial of {what} was reverted: rolled back to the previous config"),
             (true, Cause::Try) => format!("{what} is in effect, on trial"),
             (true, Cause::Geo) => format!("databases of [geo] put in effect in {milliseconds} ms"),
+            (true, Cause::Lists) => format!("lists of classes put in effect in {milliseconds} ms"),
             (true, _) => format!("reloaded {what} in {milliseconds} ms"),
             (false, Cause::TrialEnded | Cause::Revert) => {
                 format!("the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds")
             }
             (false, Cause::Geo) => "databases of [geo] were not put in effect: those before stay in effect".to_owned(),
+            (false, Cause::Lists) => "lists of classes were not put in effect: those before stay in effect".to_owned(),
             (false, _) => format!("{what} was not applied: the previous config stays in effect"),
         };
         let in_effect = in_effect(self.changing().live().config(), self.packets().as_deref());
@@ -231,7 +233,7 @@ impl Agent {
             // Changes of the file during a trial are put in effect by an operator, not by `watch`.
             live.seen = self.file().and_then(|file| config::read_text(file).ok());
         }
-        if cause == Cause::Geo {
+        if matches!(cause, Cause::Geo | Cause::Lists) {
             // `status` has its problem among the notes, and the result of the last reload stays.
             return Reloaded { ok, wrong_config: is_of_the_config, milliseconds, errors, notes, changes };
         }

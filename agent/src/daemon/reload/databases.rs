@@ -1,4 +1,4 @@
-//! The databases of `[geo]` while the agent runs: their files are watched, and classes and lists follow them.
+//! The databases of `[geo]` and the lists of classes while the agent runs: classes and ban lists follow them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,11 @@ pub async fn follow_databases(agent: Arc<Agent>) {
         let files: Vec<PathBuf> = agent.changing().live().databases().files().map(Path::to_owned).collect();
         if files.is_empty() {
             watched = None;
-            agent.changing().databases_replaced.notified().await;
+            tokio::select! {
+                () = agent.changing().databases_replaced.notified() => continue,
+                () = agent.lists().of_classes_changed.notified() => {}
+            }
+            read_if_changed(&agent).await;
             continue;
         }
         let folders = files::folders(files.iter().map(PathBuf::as_path));
@@ -51,12 +55,17 @@ pub async fn follow_databases(agent: Arc<Agent>) {
         tokio::select! {
             () = quiet(&changed) => {}
             () = agent.changing().databases_replaced.notified() => {}
+            () = agent.lists().of_classes_changed.notified() => {}
             () = tokio::time::sleep(PERIOD) => {}
         }
-        let agent = Arc::clone(&agent);
-        // A panic in the task has been reported, and has changed nothing here.
-        let _ = tokio::task::spawn_blocking(move || agent.read_databases_if_changed()).await;
+        read_if_changed(&agent).await;
     }
+}
+
+async fn read_if_changed(agent: &Arc<Agent>) {
+    let agent = Arc::clone(agent);
+    // A panic in the task has been reported, and has changed nothing here.
+    let _ = tokio::task::spawn_blocking(move || agent.read_databases_if_changed()).await;
 }
 
 /// Waits for a change, then until there is none for a while.
@@ -70,7 +79,7 @@ impl Agent {
     /// Reads the databases that a config uses; contents in effect stay where a file cannot be used.
     pub(super) fn read_databases(&self, config: &Config) -> Databases {
         let before = self.changing().live().databases().clone();
-        Databases::read(config, &before)
+        Databases::read(config, &before, self.lists().of_classes(config))
     }
 
     /// The same for a config that an operator puts in effect.
@@ -80,24 +89,28 @@ impl Agent {
     /// When a network or country that was not requested before has no prefixes, because a file cannot be used.
     pub(super) fn databases_of(&self, config: &Config) -> Result<Databases, ReloadError> {
         let before = self.changing().live().databases().clone();
-        let databases = Databases::read(config, &before);
+        let databases = Databases::read(config, &before, self.lists().of_classes(config));
         match databases.lacking(&before) {
             Some(problem) => Err(ReloadError::Geo(problem)),
             None => Ok(databases),
         }
     }
 
-    /// Puts the databases in effect again if their files have changed. A file that cannot be used changes nothing.
+    /// Puts the databases and lists in effect again if they have changed. A file that cannot be used changes nothing.
     fn read_databases_if_changed(&self) {
         let _one = self.changing().one();
         let (source, before, is_trial) = {
             let live = self.changing().live();
-            if live.databases().are_current() {
-                return;
-            }
             (live.source.clone(), live.databases().clone(), live.trial.is_some())
         };
-        let next = Databases::read(&source.config, &before);
+        let lists = self.lists().of_classes(&source.config);
+        let has_same_lists = before.lists().are(&lists);
+        if has_same_lists && before.are_current() {
+            return;
+        }
+        // A content that could not be put in effect is not tried again.
+        let lists = if has_same_lists { before.lists().clone() } else { lists };
+        let next = Databases::read(&source.config, &before, lists);
         let classes = &source.config.classes;
         if before.classes(classes) == next.classes(classes) {
             self.lists().replace(&source.config, &next);
@@ -114,24 +127,28 @@ impl Agent {
             report_changes(self.events(), &kept.changes(&before));
             self.changing().live().databases = kept;
         }
-        self.told(Cause::Geo, self.file(), began, result);
+        let cause = if has_same_lists { Cause::Geo } else { Cause::Lists };
+        self.told(cause, self.file(), began, result);
     }
 }
 
-/// Logs changes of databases, and makes events of them.
+/// Logs changes of databases and failures of lists, and makes events of them.
 pub fn report_changes(events: &EventLog, changes: &[DatabaseChange]) {
     for change in changes {
-        let (kind, verdict, prefixes, reason) = match change {
+        let (source, verdict, prefixes, reason) = match change {
             DatabaseChange::Updated { kind, prefixes, summary } => {
                 tracing::info!("[geo] {}: {summary}", kind.key());
-                (kind, EventKind::GeoUpdated, prefixes, summary)
+                (format!("geo {}", kind.key()), EventKind::GeoUpdated, prefixes, summary)
             }
             DatabaseChange::Failed { kind, prefixes, note } => {
                 tracing::error!("{note}");
-                (kind, EventKind::GeoFailed, prefixes, note)
+                (format!("geo {}", kind.key()), EventKind::GeoFailed, prefixes, note)
+            }
+            DatabaseChange::ListFailed { list, prefixes, note } => {
+                tracing::error!("{note}");
+                (format!("list {list}"), EventKind::ListFailed, prefixes, note)
             }
         };
-        let source = Some(format!("geo {}", kind.key()));
-        events.push(Event { source, ..Event::now(verdict, *prefixes, reason.clone()) });
+        events.push(Event { source: Some(source), ..Event::now(verdict, *prefixes, reason.clone()) });
     }
 }

@@ -30,6 +30,8 @@ pub enum Cause {
     Try,
     /// A database of `[geo]` has changed.
     Geo,
+    /// A list of a class has changed.
+    Lists,
     /// An unconfirmed trial.
     TrialEnded,
     /// `agent revert`.
@@ -45,6 +47,7 @@ impl Cause {
             Self::Watch => "watch",
             Self::Try => "try",
             Self::Geo => "geo",
+            Self::Lists => "lists",
             Self::TrialEnded => "trial-ended",
             Self::Revert => "revert",
         }
@@ -68,7 +71,7 @@ pub(super) struct Applied {
 pub struct Live {
     pub(super) source: Source,
     pub(super) protected: Vec<Protected>,
-    /// Those of the classes and lists in effect.
+    /// Those of the classes and ban lists in effect.
     pub(super) databases: Databases,
     /// The SSH sessions from which commands came.
     pub(super) operators: BTreeSet<IpAddr>,
@@ -119,7 +122,7 @@ impl Live {
         self.protected.clone()
     }
 
-    /// The databases of `[geo]`.
+    /// The databases of `[geo]`, and the lists of classes.
     #[must_use]
     pub const fn databases(&self) -> &Databases {
         &self.databases

@@ -63,6 +63,18 @@ fn every_error_says_what_to_write() {
         (list("asn = []"), "asn and country are empty", "asn = [64500]"),
         (list("asn = [1, 1]"), "duplicate source AS1", "write it once"),
         (list(""), "missing source of a ban list", "asn or country"),
+        (list("file = \"/f\"\naction = \"drop\""), "unknown action \"drop\"", "action = \"class:NAME\""),
+        (list("file = \"/f\"\naction = \"class:b\""), "unknown class \"b\"", "add a [[class]] with name = \"b\""),
+        (
+            format!("{}[[class]]\nname = \"partner\"\nasn = [1]\n", list("file = \"/f\"\naction = \"class:patrner\"")),
+            "unknown class \"patrner\"",
+            "did you mean \"partner\"?",
+        ),
+        (
+            format!("{}[[class]]\nname = \"b\"\nasn = [1]\n", list("asn = [1]\naction = \"class:b\"")),
+            "action \"class:b\" conflicts with asn and country",
+            "write asn and country in the [[class]]",
+        ),
     ] {
         let errors = read(&text).map(|_| ()).unwrap_err();
         let found = errors.lines().find(|line| line.contains(message) && line.contains(help));
@@ -84,4 +96,14 @@ fn a_database_without_use_is_warned_of_and_so_is_a_class_without_sources() {
         warnings(none),
         ["class \"a\" has no effect: sources is empty", "[geo] asn has no effect: no class and no ban list has asn"]
     );
+}
+
+#[test]
+fn a_class_of_a_list_requires_no_sources() {
+    let text = "[[class]]\nname = \"a\"\nmultiplier = 2\n\
+                [[ban_list]]\nname = \"b\"\nfile = \"/f\"\naction = \"class:a\"\n";
+    let loaded = read(text).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    assert_eq!(loaded.config.ban_lists[0].class(), Some("a"));
+    assert_eq!(loaded.config.ban_lists[0].summary(), "/f every 1h: class:a");
 }

@@ -1,11 +1,12 @@
 //! `[[ban_list]]`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::GeoKey;
 
-/// A list of prefixes whose packets are refused.
+/// A list of prefixes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BanList {
     /// Unique.
@@ -14,8 +15,38 @@ pub struct BanList {
     pub format: ListFormat,
     /// The interval at which the source is read.
     pub every: Duration,
+    pub action: ListAction,
     /// Whether the list may shrink by more than half at once.
     pub allow_shrink: bool,
+}
+
+/// What happens to the addresses of a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ListAction {
+    /// Their packets are refused.
+    Ban,
+    /// They belong to the class with this name.
+    Class(String),
+}
+
+impl BanList {
+    /// The class to which its addresses belong; `None` if they are banned.
+    #[must_use]
+    pub fn class(&self) -> Option<&str> {
+        match &self.action {
+            ListAction::Ban => None,
+            ListAction::Class(class) => Some(class),
+        }
+    }
+}
+
+impl fmt::Display for ListAction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ban => formatter.write_str("ban"),
+            Self::Class(class) => write!(formatter, "class:{class}"),
+        }
+    }
 }
 
 /// Where a list comes from.

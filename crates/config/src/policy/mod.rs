@@ -20,7 +20,7 @@ pub use common::packet::Direction;
 pub use self::agent::{
     AgentConfig, DEFAULT_PINS, DEFAULT_SOCKET, DEFAULT_SOURCES, DEFAULT_STATE, InterfacePattern, LivePage, MOST_SOURCES,
 };
-pub use self::ban_list::{BanList, Column, ListFormat, ListSource};
+pub use self::ban_list::{BanList, Column, ListAction, ListFormat, ListSource};
 pub use self::class::{Class, Service, class_name, class_of};
 pub use self::config::Config;
 pub use self::decide::{Decide, Endpoint};

@@ -98,7 +98,9 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         essential_limited: pairs.iter().fold(u32::MAX, |bits, pair| bits & essential_limited(pair, &kinds)),
         scoping,
         lists_in_use: u32::from(
-            direction == Direction::Ingress && config.agent.mode == Mode::Enforce && !config.ban_lists.is_empty(),
+            direction == Direction::Ingress
+                && config.agent.mode == Mode::Enforce
+                && config.ban_lists.iter().any(|list| list.class().is_none()),
         ),
         answers: PacketBucket::of_replies(scale),
         essential: PacketBucket::of_essential(scale),

@@ -7,7 +7,7 @@ pub const BAN_LIST: TableReference = TableReference {
     page: "ban_list",
     summary: "A list of addresses and prefixes whose incoming packets are refused, from a file, a URL or the databases \
               of `[geo]`. Lists of any length cost a packet the same. `never_limit` and protected addresses take precedence. With `mode = \
-              \"observe\"`, lists refuse nothing.",
+              \"observe\"`, lists refuse nothing. With `action = \"class:NAME\"`, the addresses belong to a class instead.",
     keys: &[
         key("name", Kind::Text(&["drop"]), Absent::Invalid, "Unique name, shown by `agent bans` and `agent show`."),
         key(
@@ -53,9 +53,11 @@ pub const BAN_LIST: TableReference = TableReference {
         ),
         key(
             "action",
-            Kind::Text(&["ban"]),
+            Kind::Text(&["ban", "class:partner"]),
             Absent::Value("\"ban\""),
-            "`ban`: packets are dropped. No other action is supported.",
+            "`ban`: packets are dropped. `class:NAME`: the prefixes belong to the `[[class]]` with this name, as its \
+             `sources` do. Of the same prefix in several classes, `sources` take precedence, then the first list. \
+             Exceptions by `agent unban` do not apply. Conflicts with `asn` and `country`, which the class takes itself.",
         ),
         key(
             "allow_shrink",

@@ -8,7 +8,7 @@ pub struct Key {
     pub hi: u64,
     /// Second half of the masked address.
     pub lo: u64,
-    /// The port for keys with one; the class or the interface for those without an address.
+    /// The port for keys with one; the class, the interface or the network for those without an address.
     pub extra: u32,
     /// The group of limits with this key, so that equal keys of different groups differ.
     pub group: u32,

@@ -13,6 +13,7 @@ pub mod key;
 mod layout;
 pub mod limiter;
 pub mod list;
+pub mod network;
 pub mod own;
 pub mod packet;
 #[cfg(feature = "user")]

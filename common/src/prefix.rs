@@ -40,6 +40,20 @@ impl PrefixEntry {
         Self((class * SOURCE_INDEXES + source_index) * FLAGS)
     }
 
+    /// An entry of a network ([`crate::network`]), in a tree of its own.
+    #[must_use]
+    pub const fn of_network(network: u32) -> Self {
+        debug_assert!(network < 1 << 29);
+        Self(network)
+    }
+
+    /// The network of such an entry; 0 if there is none.
+    #[inline(always)]
+    #[must_use]
+    pub const fn network(self) -> u32 {
+        self.0
+    }
+
     /// The same with one of the flags.
     #[must_use]
     pub const fn with(self, flag: u32) -> Self {
@@ -239,6 +253,12 @@ impl PrefixRoot {
 impl PrefixRoots {
     /// Trees without prefixes.
     pub const NONE: Self = Self { ipv4: PrefixRoot::NONE, ipv6: PrefixRoot::NONE };
+
+    /// Whether no address has an entry.
+    #[must_use]
+    pub const fn are_empty(&self) -> bool {
+        self.ipv4.node.0 == 0 && self.ipv6.node.0 == 0
+    }
 
     /// The entry of an address.
     #[must_use]

@@ -31,6 +31,8 @@ pub trait Program: Steps {
     fn only_observes(&self) -> bool;
     /// The entry of the longest prefix that contains an address.
     fn prefix_entry(&self, address: Address) -> PrefixEntry;
+    /// The network of an address ([`crate::network`]); 0 if no limit requires it or there is none.
+    fn network(&self, address: Address) -> u32;
     /// Whether the source is banned; counts the packet if it is.
     fn is_banned(&self, source: Address) -> bool;
     /// Whether one more packet of this kind conforms on this interface; charges it if so.
@@ -192,6 +194,7 @@ impl Case {
             local_port: u32::from(local_port),
             class: entry.class(),
             interface: self.interface,
+            network: program.network(other),
             size: self.size,
         });
         Ok(span)

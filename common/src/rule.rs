@@ -22,6 +22,8 @@ pub enum KeyKind {
     Class = 2,
     /// The interface.
     Interface = 3,
+    /// The network (autonomous system) of the address; the address if it is in none.
+    Network = 4,
 }
 
 /// The cost of a packet.
@@ -294,8 +296,16 @@ impl Rule {
     pub fn key_of(&self, subject: &Subject) -> Key {
         let group = u32::from(self.group);
         if self.key >= KeyKind::Class as u8 {
-            let extra = if self.key == KeyKind::Class as u8 { subject.class } else { subject.interface };
-            return Key { hi: 0, lo: 0, extra, group };
+            let extra = if self.key == KeyKind::Class as u8 {
+                subject.class
+            } else if self.key == KeyKind::Interface as u8 {
+                subject.interface
+            } else {
+                subject.network
+            };
+            if extra != 0 || self.key != KeyKind::Network as u8 {
+                return Key { hi: 0, lo: 0, extra, group };
+            }
         }
         let (hi, lo) = if subject.is_ipv4 != 0 {
             // The first half of the second word is the prefix of IPv4-mapped addresses.
@@ -324,6 +334,8 @@ pub struct Subject {
     pub class: u32,
     /// The interface's index.
     pub interface: u32,
+    /// The network of the address ([`crate::network`]), if a limit requires it; 0 if it is in none.
+    pub network: u32,
     /// Its size.
     pub size: Size,
 }
@@ -375,4 +387,40 @@ pub struct RuleSpan {
     pub first: u32,
     /// Number of rows, at most [`MAX_RULES`].
     pub count: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network;
+    use crate::packet::Address;
+
+    fn subject(address: [u8; 4], asn: Option<u32>) -> Subject {
+        let Address { hi, lo } = Address::from_ipv4(address);
+        let network = asn.map_or(0, |asn| network::from_asn(asn).unwrap());
+        Subject { hi, lo, is_ipv4: 1, class: 3, interface: 5, network, ..Subject::default() }
+    }
+
+    #[test]
+    fn a_network_is_one_key_and_addresses_outside_of_all_share_keys_by_prefix() {
+        let mask_ipv4 = 0xffff_ff00_u32.to_be();
+        let rule = Rule { key: KeyKind::Network as u8, mask_ipv4, mask_hi: u64::MAX, group: 2, ..Rule::EMPTY };
+        let key = |address, asn| rule.key_of(&subject(address, asn));
+        let of_network = Key { hi: 0, lo: 0, extra: 64_500, group: 2 };
+        assert_eq!(key([192, 0, 2, 1], Some(64_500)), of_network);
+        assert_eq!(key([198, 51, 100, 1], Some(64_500)), of_network);
+        assert_ne!(key([192, 0, 2, 1], Some(64_501)), of_network);
+        assert_ne!(key([192, 0, 2, 1], Some(4_200_064_500)), of_network);
+        let Address { hi, lo } = Address::from_ipv4([192, 0, 2, 0]);
+        assert_eq!(key([192, 0, 2, 1], None), Key { hi, lo, extra: 0, group: 2 });
+        assert_eq!(key([192, 0, 2, 1], None), key([192, 0, 2, 254], None));
+        assert_ne!(key([192, 0, 2, 1], None), key([192, 0, 3, 1], None));
+        // The network is no part of the other keys.
+        for (kind, extra) in [(KeyKind::Class, 3), (KeyKind::Interface, 5)] {
+            let rule = Rule { key: kind as u8, ..rule };
+            assert_eq!(rule.key_of(&subject([192, 0, 2, 1], Some(64_500))), Key { hi: 0, lo: 0, extra, group: 2 });
+        }
+        let rule = Rule { key: KeyKind::Address as u8, ..rule };
+        assert_eq!(rule.key_of(&subject([192, 0, 2, 1], Some(64_500))), Key { hi, lo, extra: 0, group: 2 });
+    }
 }

@@ -79,6 +79,8 @@ pub struct Settings {
     pub not_ip: PacketBucket,
     /// The roots of the prefix search.
     pub prefixes: PrefixRoots,
+    /// The roots of the search for networks, for keys with them; empty if there are none.
+    pub networks: PrefixRoots,
     /// The rules for packets on ports without specific limits.
     pub spans: [RuleSpan; SPANS],
 }
@@ -117,6 +119,7 @@ impl Settings {
         essential: PacketBucket::CLOSED,
         not_ip: PacketBucket::CLOSED,
         prefixes: PrefixRoots::NONE,
+        networks: PrefixRoots::NONE,
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],
     };
 }

@@ -41,17 +41,17 @@ impl Program for Kernel {
         }
         // One choice between two addresses, instead of one per field.
         let root = if address.is_ipv4() { setting_at!(prefixes.ipv4) } else { setting_at!(prefixes.ipv6) };
-        // SAFETY: a field of the settings; as all of them.
-        let root = unsafe {
-            PrefixRoot {
-                base: (&raw const (*root).base).read_volatile(),
-                shift: (&raw const (*root).shift).read_volatile(),
-                last: (&raw const (*root).last).read_volatile(),
-                node: (&raw const (*root).node).read_volatile(),
-                steps: (&raw const (*root).steps).read_volatile(),
-            }
-        };
-        root.look_up(&Trees, address)
+        // SAFETY: a field of the settings.
+        unsafe { root_at(root) }.look_up(&Trees, address)
+    }
+
+    #[inline(always)]
+    fn network(&self, address: Address) -> u32 {
+        // Without prefixes there is nothing to find, and the verifier removes the call.
+        if setting!(networks.ipv4.node.0) == 0 && setting!(networks.ipv6.node.0) == 0 {
+            return 0;
+        }
+        weir_network(address.hi, address.lo)
     }
 
     #[inline(always)]
@@ -105,6 +105,35 @@ impl Program for Kernel {
     fn forget(&self, port: u16, any: u64) -> u16 {
         Trees.forget(u64::from(port), any) as u16
     }
+}
+
+/// A root of the settings, whose fields are constants for the verifier.
+///
+/// # Safety
+///
+/// It is a field of the settings.
+#[inline(always)]
+unsafe fn root_at(root: *const PrefixRoot) -> PrefixRoot {
+    // SAFETY: as the caller promises; volatile since the values are those of load time.
+    unsafe {
+        PrefixRoot {
+            base: (&raw const (*root).base).read_volatile(),
+            shift: (&raw const (*root).shift).read_volatile(),
+            last: (&raw const (*root).last).read_volatile(),
+            node: (&raw const (*root).node).read_volatile(),
+            steps: (&raw const (*root).steps).read_volatile(),
+        }
+    }
+}
+
+/// A global function of numbers, so that it is verified once, and not at all without keys of networks (Linux 6.8).
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_network(hi: u64, lo: u64) -> u32 {
+    let address = Address { hi, lo };
+    let root = if address.is_ipv4() { setting_at!(networks.ipv4) } else { setting_at!(networks.ipv6) };
+    // SAFETY: a field of the settings.
+    unsafe { root_at(root) }.look_up_in_one_loop(&Trees, address).network()
 }
 
 /// [`PREFIXES`].

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::PrefixKey;
-use config::policy::{Class, Config, GeoKey, GeoKind, ListSource, Prefix};
+use config::policy::{Class, Config, Geo, GeoKey, GeoKind, Key, ListSource, Networks, Prefix};
 use geo::{Classes, Database, with_lists, with_prefixes};
 
 use super::class_lists::ClassLists;
@@ -44,8 +44,9 @@ impl Databases {
         let read = |kind: GeoKind| {
             let wanted: BTreeSet<GeoKey> = all.iter().filter(|key| key.kind() == kind).copied().collect();
             // A valid config has a file for each of them.
-            let path = config.geo.file(kind).filter(|_| !wanted.is_empty())?;
-            Some((kind, State::read(kind, path, wanted, before.states.get(&kind))))
+            let wants_networks = kind == GeoKind::Asn && config.limits.iter().any(|limit| limit.key == Key::Asn);
+            let path = config.geo.file(kind).filter(|_| wants_networks || !wanted.is_empty())?;
+            Some((kind, State::read(kind, path, (wanted, wants_networks), before.states.get(&kind))))
         };
         Self { states: GeoKind::ALL.into_iter().filter_map(read).collect(), lists }
     }
@@ -59,7 +60,22 @@ impl Databases {
     /// The config with the prefixes of its classes' lists, networks and countries.
     #[must_use]
     pub fn applied(&self, config: &Config) -> Config {
-        Config { classes: self.classes(&config.classes), ..config.clone() }
+        let geo = Geo { networks: self.networks(), ..config.geo.clone() };
+        Config { geo, classes: self.classes(&config.classes), ..config.clone() }
+    }
+
+    /// All networks, if a limit has them as its keys.
+    #[must_use]
+    pub fn networks(&self) -> Networks {
+        let asn = self.states.get(&GeoKind::Asn).filter(|state| state.wants_networks);
+        let networks = asn.and_then(|state| state.database.as_ref()?.networks.as_ref());
+        networks.map_or_else(Networks::default, |networks| Arc::clone(&networks.prefixes))
+    }
+
+    /// Whether policies with these contents and with others have the same prefixes.
+    #[must_use]
+    pub fn have_same_prefixes(&self, other: &Self, classes: &[Class]) -> bool {
+        self.networks() == other.networks() && self.classes(classes) == other.classes(classes)
     }
 
     /// Classes with all their prefixes.
@@ -123,11 +139,12 @@ impl Databases {
         self.states.values().filter_map(State::note).chain(self.lists.notes()).chain(self.missing()).collect()
     }
 
-    /// Networks and countries that a database does not contain.
+    /// Networks and countries that a database does not contain, and prefixes of reserved networks.
     #[must_use]
     pub fn missing(&self) -> Vec<String> {
         let of = |state: &State| state.missing().map(|key| state.missing_note(key)).collect::<Vec<_>>();
-        self.states.values().flat_map(of).collect()
+        let reserved = self.states.values().filter_map(State::reserved_note);
+        self.states.values().flat_map(of).chain(reserved).collect()
     }
 
     /// Classes that share addresses by their lists, networks and countries.

@@ -19,6 +19,8 @@ pub(super) struct State {
     pub path: PathBuf,
     /// The keys that were requested.
     pub wanted: BTreeSet<GeoKey>,
+    /// Whether all networks were requested, for keys.
+    pub wants_networks: bool,
     /// The last valid content.
     pub database: Option<Arc<Database>>,
     /// Why the file's present content is not in use.
@@ -29,16 +31,24 @@ pub(super) struct State {
 
 impl State {
     /// Reads a file, unless it is as it was. If it cannot be used, the content of `before` stays.
-    pub fn read(kind: GeoKind, path: &Path, wanted: BTreeSet<GeoKey>, before: Option<&Self>) -> Self {
+    pub fn read(
+        kind: GeoKind,
+        path: &Path,
+        (wanted, wants_networks): (BTreeSet<GeoKey>, bool),
+        before: Option<&Self>,
+    ) -> Self {
         let before = before.filter(|before| before.path == path);
-        let is_known = |before: &&Self| before.problem.is_none() && wanted.is_subset(&before.wanted);
+        let is_known = |before: &&Self| {
+            let has_networks = before.wants_networks || !wants_networks;
+            before.problem.is_none() && has_networks && wanted.is_subset(&before.wanted)
+        };
         let known = before.filter(is_known).and_then(|before| before.fingerprint);
         let read = files::read(path, known, MOST_BYTES);
         // A file that is too large is not read again until it changes.
         let fingerprint = read.as_ref().map_or_else(|_| files::fingerprint(path), |(_, found)| Some(*found));
         let database = match read {
             Ok((None, _)) => Ok(before.and_then(|before| before.database.clone())),
-            Ok((Some(bytes), _)) => Database::read(&bytes, kind, &wanted)
+            Ok((Some(bytes), _)) => Database::read(&bytes, kind, &wanted, wants_networks)
                 .map(|database| Some(Arc::new(database)))
                 .map_err(|error| format!("{} cannot be used: {error}", path.display())),
             Err(error) => Err(format!("{error}; put a database in MaxMind's format there")),
@@ -53,7 +63,7 @@ impl State {
             (Some(new), Some(old)) if new == *old => Some(Arc::clone(old)),
             (new, _) => new,
         };
-        Self { kind, path: path.to_owned(), wanted, database, problem, fingerprint }
+        Self { kind, path: path.to_owned(), wanted, wants_networks, database, problem, fingerprint }
     }
 
     /// The same file with another content in use, since its own could not be put in effect.
@@ -64,7 +74,10 @@ impl State {
 
     /// The problem with its consequence.
     pub fn note(&self) -> Option<String> {
-        let consequence = if self.lacks_any() {
+        let consequence = if self.lacks_networks() {
+            "until it can be read, limits with key = \"asn\" count each address by its prefix, classes have only their \
+             sources, and ban lists only their last copy"
+        } else if self.lacks_any() {
             "until it can be read, classes have only their sources, and ban lists only their last copy"
         } else {
             "the prefixes in effect stay"
@@ -79,7 +92,12 @@ impl State {
 
     /// Whether some key was never read.
     pub fn lacks_any(&self) -> bool {
-        self.wanted.iter().any(|key| !self.database.as_ref().is_some_and(|read| read.prefixes.contains_key(key)))
+        self.lacks_networks()
+            || self.wanted.iter().any(|key| !self.database.as_ref().is_some_and(|read| read.prefixes.contains_key(key)))
+    }
+
+    fn lacks_networks(&self) -> bool {
+        self.wants_networks && self.database.as_ref().is_none_or(|read| read.networks.is_none())
     }
 
     /// Whether some key was never read, and was not requested before either.
@@ -87,7 +105,8 @@ impl State {
         let known = before.filter(|before| before.path == self.path);
         let is_new = |key: &&GeoKey| !known.is_some_and(|before| before.wanted.contains(*key));
         let is_read = |key: &GeoKey| self.database.as_ref().is_some_and(|read| read.prefixes.contains_key(key));
-        self.wanted.iter().filter(is_new).any(|key| !is_read(key))
+        let lacks_new_networks = self.lacks_networks() && !known.is_some_and(|before| before.wants_networks);
+        lacks_new_networks || self.wanted.iter().filter(is_new).any(|key| !is_read(key))
     }
 
     /// The keys that the database does not contain.
@@ -101,8 +120,21 @@ impl State {
         format!("[geo] {name}: {key} is not in {path}: correct or remove it")
     }
 
-    /// The number of prefixes of all requested keys.
+    /// A note about networks that cannot be told apart.
+    pub fn reserved_note(&self) -> Option<String> {
+        let networks = self.database.as_ref()?.networks.as_ref().filter(|_| self.wants_networks)?;
+        let (count, path) = (config::human::number(networks.reserved), self.path.display());
+        (networks.reserved > 0).then(|| {
+            format!("[geo] asn: {count} prefixes of {path} have reserved AS numbers; key = \"asn\" counts their addresses by prefix")
+        })
+    }
+
+    /// The number of prefixes of all requested keys, or of all networks.
     pub fn count(&self) -> usize {
+        let networks = self.database.as_ref().and_then(|database| database.networks.as_ref());
+        if let Some(networks) = networks.filter(|_| self.wants_networks) {
+            return networks.prefixes.len();
+        }
         let read = self.database.iter().flat_map(|database| &database.prefixes);
         read.filter(|(key, _)| self.wanted.contains(key)).map(|(_, prefixes)| prefixes.len()).sum()
     }

@@ -346,6 +346,11 @@ impl Program for &MemoryProgram<'_> {
         entry
     }
 
+    #[inline(always)]
+    fn network(&self, address: Address) -> u32 {
+        self.image.network(address)
+    }
+
     fn is_banned(&self, _source: Address) -> bool {
         false
     }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use common::counters::Counters;
 use common::key::Key;
+use common::network;
 use common::packet::Address;
 use common::rule::{KeyKind, Rule};
 use config::policy::{self, Config};
@@ -320,6 +321,7 @@ fn describe(config: &Config, key: &Key, rule: &Rule, interfaces: &InterfaceNames
         kind if kind == KeyKind::Interface as u8 => {
             format!("interface {}", interfaces.name(key.extra).unwrap_or("unknown"))
         }
+        kind if kind == KeyKind::Network as u8 && key.extra != 0 => format!("AS{}", network::to_asn(key.extra)),
         kind if kind == KeyKind::AddressPort as u8 => format!("{} port {}", prefix_text(key, rule), key.extra),
         _ => prefix_text(key, rule),
     }

@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use common::ban::Ban;
 use common::counters::{Bypass, Counters};
 use common::key::Key;
+use common::network;
 use common::packet::{Address, Direction};
 use common::prefix::PrefixEntry;
 use common::rule::{Enforcement, KeyKind, Rule, Subject};
@@ -259,6 +260,7 @@ impl Reader<'_> {
                 format!("class {}", policy::class_name(&self.config.classes, key.extra))
             }
             kind if kind == KeyKind::Interface as u8 => format!("interface {}", interface_name(key.extra)),
+            kind if kind == KeyKind::Network as u8 && key.extra != 0 => format!("AS{}", network::to_asn(key.extra)),
             kind => {
                 let address = prefix_text(key, rule);
                 if kind == KeyKind::AddressPort as u8 { format!("{address} port {}", key.extra) } else { address }
@@ -285,7 +287,8 @@ impl Reader<'_> {
         for (nth, limit) in self.config.limits.iter().enumerate() {
             let rules = self.rules_of(nth, limit, Address { hi, lo });
             let Some(first) = rules.first().filter(|_| !is_free && limit.key.is_of_one_address()) else { continue };
-            let key = first.key_of(&subject);
+            let network = self.datapath_of(limit).image().network(Address { hi, lo });
+            let key = first.key_of(&Subject { network, ..subject });
             let slot = sources.find(&key);
             let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
             let counts = self.counts(&key, &samples, &spans)?.into_iter().find(|counts| counts.limit == nth);
@@ -343,10 +346,14 @@ impl Reader<'_> {
         let octets = mapped(address);
         let Address { hi, lo } = Address::from_ipv6(octets);
         let whole = Subject { hi, lo, is_ipv4: u32::from(address.is_ipv4()), ..Subject::default() };
+        let images = || self.datapaths().map(Datapath::image);
+        let network_of = |address| images().map(|image| image.network(address)).max().unwrap_or(0);
         let mut forgotten = 0;
         for group in self.groups() {
             let ports = match group.key.key {
                 kind if kind == KeyKind::Address as u8 => 0..=0,
+                // Others are in the network, too.
+                kind if kind == KeyKind::Network as u8 && network_of(Address { hi, lo }) == 0 => 0..=0,
                 kind if kind == KeyKind::AddressPort as u8 => 0..=u32::from(u16::MAX),
                 _ => continue,
             };

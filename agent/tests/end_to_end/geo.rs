@@ -15,6 +15,8 @@ use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
 pub const TESTS: &[Test] = tests![
     networks_have_the_multiplier_of_their_class_and_countries_are_banned,
     a_start_and_a_reload_with_a_bad_database,
+    networks_share_a_budget_and_follow_the_database,
+    without_a_database_networks_are_prefixes,
 ];
 
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"5/h\"\n";
@@ -177,4 +179,93 @@ fn a_start_and_a_reload_with_a_bad_database() {
         (class_of(&agent, "10.77.0.18").as_str(), class_of(&agent, "10.77.0.40").as_str()),
         ("default", "partner")
     );
+}
+
+fn by_network(network: &Network) -> String {
+    let asn = path(network, "asn.mmdb");
+    format!("[geo]\nasn = {asn:?}\n[[limit]]\nname = \"networks\"\nkey = \"asn\"\nipv4_prefix = 29\nrate = \"5/h\"\n")
+}
+
+/// AS 64500 has two prefixes, AS 4200000001 one; 10.77.0.192 to 223 are in a network with a reserved number.
+fn some_networks(second: &str) -> Vec<u8> {
+    Mmdb::new(6, 28)
+        .with("10.77.0.16/28", asn(64500))
+        .with(second, asn(64500))
+        .with("10.77.0.48/28", asn(4_200_000_001))
+        .with("10.77.0.192/27", asn(4_294_967_295))
+        .with("fd77:0:0:3::/64", asn(64500))
+        .bytes()
+}
+
+/// How many packets of 20 from each of these sources arrive in all.
+fn sum<const N: usize>(network: &Network, sources: [u8; N]) -> usize {
+    arriving(network, sources).iter().sum()
+}
+
+fn networks_share_a_budget_and_follow_the_database() {
+    let network = Network::new();
+    replace(&network, "asn.mmdb", &some_networks("10.77.0.64/26"));
+    let text = by_network(&network);
+    let agent = network.start("", &text);
+    // Two prefixes of one network, and its IPv6 prefix.
+    assert_eq!(sum(&network, [17, 18, 65]), 5);
+    burst(&network, &[udp6_from(v6(3, 1))], 20);
+    agent.wait_for("packets of the IPv6 network", |_| agent.counts("networks") == (5, 3 * 20 + 20 - 5));
+    assert_eq!(sum(&network, [49, 50]), 5, "another network");
+    // In none: by prefix.
+    assert_eq!((sum(&network, [9, 10, 15]), sum(&network, [129, 130]), sum(&network, [137])), (5, 5, 5));
+    assert_eq!((sum(&network, [193, 194]), sum(&network, [201])), (5, 5), "of a reserved number");
+    let noted = notes(&agent);
+    assert!(noted.contains("1 prefixes of ") && noted.contains("have reserved AS numbers"), "{noted}");
+    let top = agent.json(&["top", "--once"]);
+    let sources: Vec<&str> = top.as_array().unwrap().iter().filter_map(|row| row["source"].as_str()).collect();
+    for wanted in ["AS64500", "AS4200000001", "10.77.0.8/29", "10.77.0.128/29"] {
+        assert!(sources.contains(&wanted), "{wanted}: {sources:?}");
+    }
+    let events = agent.lines(&["events", "--json"]);
+    assert!(events.iter().any(|event| event["verdict"] == "throttled" && event["source"] == "AS64500"), "{events:?}");
+    let shown = agent.json(&["show", "10.77.0.70"]);
+    assert_eq!((&shown["limits"][0]["name"], &shown["limits"][0]["remaining"]), (&"networks".into(), &0.into()));
+    let limit = agent.json(&["limits"])[0].clone();
+    assert_eq!((&limit["key"], &limit["keys"]), (&"asn".into(), &7.into()), "{limit}");
+    // Others are in the network, too; a prefix outside of all is the address's own.
+    assert_eq!(agent.json(&["reset", "10.77.0.17"])["forgotten"], 0);
+    assert_eq!(agent.json(&["reset", "10.77.0.9"])["forgotten"], 1);
+    assert_eq!((sum(&network, [17]), sum(&network, [10])), (0, 5));
+    // The network keeps its state, and has another prefix.
+    replace(&network, "asn.mmdb", &some_networks("10.77.0.160/27"));
+    agent.wait_for("the new database", |_| agent.json(&["show", "10.77.0.161"])["limits"][0]["remaining"] == 0);
+    assert_eq!((sum(&network, [162]), sum(&network, [66])), (0, 5));
+    // A file that is cut short changes nothing.
+    let whole = some_networks("10.77.0.96/27");
+    replace(&network, "asn.mmdb", &whole[..whole.len() - 9]);
+    agent.wait_for("a note", |status| status["notes"].to_string().contains("asn.mmdb cannot be used"));
+    network.told(&["reload"]);
+    assert_eq!((sum(&network, [163]), sum(&network, [97])), (0, 5));
+    let checked = network.command(&["check", network.config("", &text).to_str().unwrap()]);
+    assert_eq!(checked.status.code(), Some(2));
+}
+
+fn without_a_database_networks_are_prefixes() {
+    let network = Network::new();
+    let text = by_network(&network);
+    let agent = network.start("", &text);
+    let noted = notes(&agent);
+    assert!(noted.contains("limits with key = \\\"asn\\\" count each address by its prefix"), "{noted}");
+    assert_eq!((sum(&network, [17, 18]), sum(&network, [25])), (5, 5));
+    replace(&network, "asn.mmdb", &some_networks("10.77.0.64/26"));
+    agent.wait_for("the database", |status| !status["notes"].to_string().contains("count each address"));
+    assert_eq!(sum(&network, [19, 26, 66]), 5);
+    // Without a limit that requires them, the database is not read; with one, a reload reads it.
+    network.config("", LIMIT);
+    network.told(&["reload"]);
+    network.config("", &text);
+    network.told(&["reload"]);
+    assert_eq!(sum(&network, [49, 50]), 5);
+    fs::remove_file(path(&network, "asn.mmdb")).unwrap();
+    network.config("", LIMIT);
+    network.told(&["reload"]);
+    network.config("", &text);
+    let refused = network.command(&["reload"]);
+    assert!(!refused.status.success(), "there is no database");
 }

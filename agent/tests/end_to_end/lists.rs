@@ -472,7 +472,10 @@ fn a_list_gives_its_addresses_a_class() {
     let limit = after.split_once("[[limit]]").unwrap().1;
     network.config("", &format!("{before}[[limit]]{limit}"));
     network.told(&["reload"]);
-    assert_eq!((class_of(&agent, "10.77.0.9").as_str(), class_of(&agent, "10.77.0.12").as_str()), ("default", "partner"));
+    assert_eq!(
+        (class_of(&agent, "10.77.0.9").as_str(), class_of(&agent, "10.77.0.12").as_str()),
+        ("default", "partner")
+    );
 }
 
 fn a_class_has_the_last_copy_of_a_list_from_a_url() {

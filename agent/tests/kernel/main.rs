@@ -67,6 +67,7 @@ fn main() {
         lists::a_million_prefixes_of_a_list_load_and_cost_little,
         replay::a_replay_comes_to_the_verdicts_and_counters_of_the_kernel,
         replay::a_replay_of_limits_for_some_sources_and_interfaces_does_so_too,
+        replay::a_replay_of_keys_of_networks_does_so_too,
         a_refused_source_has_an_event_at_once_and_then_once_a_second,
         two_cpus::two_cpus_that_refuse_one_source_at_once_report_it_once,
         the_verifier_is_done_well_before_it_gives_up,

@@ -4,11 +4,14 @@ use std::io::Cursor;
 use std::path::Path;
 
 use aya::programs::TestRunOptions;
+use common::network::from_asn;
 use common::packet::Direction;
 use common::packet::build::{Frame, MoreFragments};
 use common::settings::Runtime;
+use config::policy::Prefix;
 use datapath::compile::plan;
 use datapath::{Datapath, Entry, PinDirectory, host_interfaces};
+use ipnet::IpNet;
 use weir::replay::capture::{Capture, InterfaceNames};
 use weir::replay::{Clock, Evaluation, TableMemory, Verdict};
 
@@ -129,19 +132,63 @@ interfaces = ["weir*"]
 "#;
 
 pub fn a_replay_comes_to_the_verdicts_and_counters_of_the_kernel() {
-    compare(POLICY, 1);
+    compare(POLICY, &[], 1);
 }
 
 pub fn a_replay_of_limits_for_some_sources_and_interfaces_does_so_too() {
-    compare(&(POLICY.replace("[\"lo\"]", "[\"lo\", \"weir*\"]") + SCOPED), 4);
+    compare(&(POLICY.replace("[\"lo\"]", "[\"lo\", \"weir*\"]") + SCOPED), &[], 4);
+}
+
+/// Limits by network in both directions, with a class and tiers.
+const BY_NETWORK: &str = r#"
+[geo]
+asn = "/asn.mmdb"
+[[limit]]
+name = "networks"
+key = "asn"
+rate = "600/s"
+tiers = ["5000/10s"]
+[[limit]]
+name = "networks-log"
+protocol = "udp"
+key = "asn"
+ipv4_prefix = 28
+rate = "100/s"
+algorithm = "sliding-log"
+[[limit]]
+name = "out-networks"
+direction = "egress"
+key = "asn"
+rate = "60/s"
+ipv6_prefix = 40
+"#;
+
+pub fn a_replay_of_keys_of_networks_does_so_too() {
+    let net = |text: &str, asn: u32| (text.parse::<IpNet>().unwrap().into(), from_asn(asn).unwrap());
+    let mut networks = vec![
+        net("10.0.0.0/24", 64_500),
+        net("10.0.0.4/32", 4_200_000_001),
+        net("10.0.1.0/30", 64_501),
+        net("172.16.0.0/14", 100),
+        net("2001:db8:0:1::/64", 64_500),
+        net("2001:db8:0:2::1/128", 64_501),
+        net("2001:db8:0:2::2/127", (1 << 28) - 1),
+        net("2001:db8:100::/40", 4_294_967_294),
+    ];
+    // More than leaves have room for, with gaps; in several networks each.
+    networks.extend((0..128u32).map(|nth| net(&format!("10.1.0.{}/32", nth * 2), 1_000 + nth % 9)));
+    networks
+        .extend((0..4_000u32).map(|nth| net(&format!("172.{}.{}.0/24", 20 + nth / 250, nth % 250), 70_000 + nth % 50)));
+    compare(&(POLICY.to_owned() + BY_NETWORK), &networks, 4);
 }
 
 /// Evaluates a part of the packets by both.
-fn compare(policy: &str, part: u64) {
+fn compare(policy: &str, networks: &[(Prefix, u32)], part: u64) {
     let is_emulated = std::env::var_os("WEIR_VM").is_some();
     let default = if is_emulated { PACKETS_EMULATED } else { PACKETS };
     let packets = std::env::var("WEIR_REPLAY_PACKETS").map_or(default, |count| count.parse().unwrap()) / part;
-    let loaded = config::parse(Path::new("limits.toml"), policy).unwrap_or_else(|report| panic!("{report}"));
+    let mut loaded = config::parse(Path::new("limits.toml"), policy).unwrap_or_else(|report| panic!("{report}"));
+    loaded.config.geo.networks = std::sync::Arc::new(networks.to_vec());
     let mut plan = plan(&loaded.config).unwrap();
     let pins = Pins::new();
     let directory = PinDirectory::open(&pins.0).unwrap();

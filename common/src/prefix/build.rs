@@ -42,19 +42,27 @@ pub(crate) const MAPPED_LENGTH: u32 = 96;
 /// Builds the trees for distinct prefixes in any order, in O(n log n).
 #[must_use]
 pub fn build(prefixes: &[(Prefix, PrefixEntry)]) -> PrefixTree {
+    let mut lines = Vec::new();
+    PrefixTree { roots: build_after(&mut lines, prefixes), lines }
+}
+
+/// The same with lines after those of other trees.
+#[must_use]
+pub fn build_after(lines: &mut Vec<Line>, prefixes: &[(Prefix, PrefixEntry)]) -> PrefixRoots {
     let is_ipv4 = |prefix: &Prefix| prefix.length >= MAPPED_LENGTH && prefix.address >> 32 == MAPPED >> 32;
     let (ipv4, ipv6): (Vec<_>, Vec<_>) = prefixes.iter().copied().partition(|(prefix, _)| is_ipv4(prefix));
     let around = ipv6.iter().filter(|(prefix, _)| prefix.length < MAPPED_LENGTH && prefix.holds(MAPPED));
     let around = around.max_by_key(|(prefix, _)| prefix.length).map_or(Node(0), |(_, entry)| Node(entry.0));
 
-    let mut trees = Trees { lines: Vec::new() };
+    let mut trees = Trees { lines: std::mem::take(lines) };
     let mut ranges = flatten(ipv4, MAPPED, around);
     ranges.retain(|range| range.start >> 32 == MAPPED >> 32);
     let ranges: Vec<_> = ranges.iter().map(|range| ((range.start - MAPPED) as u64, range.node.into())).collect();
     let ipv4 = trees.root(&ranges);
     let ranges = trees.upper(&flatten(ipv6, 0, Node::default()));
     let ipv6 = trees.root(&ranges);
-    PrefixTree { roots: PrefixRoots { ipv4, ipv6 }, lines: trees.lines }
+    *lines = trees.lines;
+    PrefixRoots { ipv4, ipv6 }
 }
 
 impl Prefix {

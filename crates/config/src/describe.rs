@@ -62,6 +62,10 @@ impl Limit {
         let key = match self.key {
             Key::Source => address.to_owned(),
             Key::SourcePort => format!("{address} and port"),
+            Key::Asn => {
+                let prefixes = prefixes(self.ipv4_prefix, self.ipv6_prefix);
+                return format!("network (AS; outside of all {prefixes})");
+            }
             other => return other.to_string(),
         };
         let prefixes = prefixes(self.ipv4_prefix, self.ipv6_prefix);

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::ban_list::ReadBanList;
 use super::class::ReadClass;
-use super::policy::{Geo, GeoKey, GeoKind};
+use super::policy::{Geo, GeoKey, GeoKind, Key, Networks};
+use super::read_limit::ReadLimit;
 use super::report::{Problems, Span};
 use super::table::Table;
 
@@ -37,11 +38,17 @@ pub fn read(root: &mut Table<'_, '_>) -> ReadGeo {
     let asn = file(GeoKind::Asn, "asn", "\"/var/lib/GeoIP/asn.mmdb\"");
     let country = file(GeoKind::Country, "country", "\"/var/lib/GeoIP/country.mmdb\"");
     table.finish();
-    ReadGeo { geo: Geo { asn, country }, spans }
+    ReadGeo { geo: Geo { asn, country, networks: Networks::default() }, spans }
 }
 
 /// Checks that each key has a database and is in one class, and that each database is used.
-pub fn check(read: &ReadGeo, classes: &[ReadClass], lists: &[ReadBanList], problems: &mut Problems) {
+pub fn check(
+    read: &ReadGeo,
+    classes: &[ReadClass],
+    lists: &[ReadBanList],
+    limits: &[ReadLimit],
+    problems: &mut Problems,
+) {
     let mut owners: HashMap<GeoKey, &str> = HashMap::new();
     for class in classes {
         for (key, span) in &class.geo_spans {
@@ -63,16 +70,23 @@ pub fn check(read: &ReadGeo, classes: &[ReadClass], lists: &[ReadBanList], probl
         .flat_map(|class| &class.geo_spans)
         .chain(lists.iter().flat_map(|list| &list.geo_spans))
         .collect();
+    let by_network = limits.iter().find(|read| read.limit.key == Key::Asn);
     for kind in GeoKind::ALL {
+        let of_limit = by_network.filter(|_| kind == GeoKind::Asn);
         let name = kind.key();
         let first = used.iter().find(|(key, _)| key.kind() == kind);
         let configured = read.spans.iter().find(|(of, _)| *of == kind);
+        if let (Some(limit), None) = (of_limit, configured) {
+            let help = "set [geo] asn = \"/var/lib/GeoIP/asn.mmdb\"";
+            let message = "key = \"asn\" requires a database: [geo] asn is not set";
+            problems.error(limit.key_span.clone(), message, help);
+        }
         match (first, configured) {
             (Some((key, span)), None) => {
                 let help = format!("set [geo] {name} = \"/var/lib/GeoIP/{name}.mmdb\"");
                 problems.error(span.clone(), format!("{key} requires a database: [geo] {name} is not set"), help);
             }
-            (None, Some((_, span))) => {
+            (None, Some((_, span))) if of_limit.is_none() => {
                 let message = format!("[geo] {name} has no effect: no class and no ban list has {name}");
                 problems.warning(
                     span.clone(),

@@ -25,8 +25,9 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     let key = key(&mut table, direction);
     let ports = ports(&mut table);
     let (sources, interfaces, scope_spans) = limit_scope::read(&mut table);
-    let ipv4_prefix = table.number("ipv4_prefix", 0, 32).unwrap_or(32) as u8;
-    let ipv6_prefix = table.number("ipv6_prefix", 0, 128).unwrap_or(64) as u8;
+    let (ipv4_prefix, ipv6_prefix) = key.default_prefixes();
+    let ipv4_prefix = table.number("ipv4_prefix", 0, 32).map_or(ipv4_prefix, |length| length as u8);
+    let ipv6_prefix = table.number("ipv6_prefix", 0, 128).map_or(ipv6_prefix, |length| length as u8);
     let on_full = table.word("on_full", OnFull::WORDS).unwrap_or(OnFull::Share);
     let action = action(&mut table, direction, algorithm);
     let throttle = throttle(&mut table);
@@ -62,7 +63,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         check_queue(&mut table, main.rate, rates.burst_of(main.rate));
     }
     rates.check(&mut table);
-    let escalate_span = table.span_of("escalate");
+    let (key_span, escalate_span) = (table.span_of("key"), table.span_of("escalate"));
     table.finish();
 
     let ((name, name_span), rates) = (name?, rates.spec()?);
@@ -84,7 +85,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         sources,
         interfaces,
     };
-    Some(ReadLimit { limit, name_span, burst_span, scope_spans, escalate_span })
+    Some(ReadLimit { limit, name_span, key_span, burst_span, scope_spans, escalate_span })
 }
 
 /// The mode in which the cluster's hosts share the limit; `None` without `cluster`.
@@ -169,7 +170,7 @@ fn combinations(
         );
     }
     for prefix in ["ipv4_prefix", "ipv6_prefix"] {
-        if !key.has_address() && table.value(prefix).is_some() {
+        if !key.has_prefix() && table.value(prefix).is_some() {
             let span = table.span_of(prefix);
             table.problems.error(
                 span,

@@ -143,7 +143,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     check_exchanged(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
     ban_list::check(&ban_lists, &names, &agent, root.problems);
-    geo::check(&geo, &classes, &ban_lists, root.problems);
+    geo::check(&geo, &classes, &ban_lists, &limits, root.problems);
     let shares_bans = cluster.as_ref().is_some_and(|cluster| cluster.share_bans);
     let bans = ban_lists.iter().any(|read| read.list.class().is_none()) || crowdsec.is_some() || shares_bans;
     let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;

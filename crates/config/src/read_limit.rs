@@ -7,6 +7,8 @@ use super::report::Span;
 pub struct ReadLimit {
     pub limit: Limit,
     pub name_span: Span,
+    /// The span of the key.
+    pub key_span: Span,
     /// The span of the burst, or of the rate if there is none.
     pub burst_span: Span,
     /// The spans of its sources and interfaces.

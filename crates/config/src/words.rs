@@ -105,6 +105,8 @@ words!(
         /// The class of the remote address.
         Class = "class",
         Interface = "interface",
+        /// The network (autonomous system) of the remote address.
+        Asn = "asn",
     }
 );
 words!(
@@ -165,6 +167,18 @@ impl Key {
         matches!(self, Self::Source | Self::SourcePort)
     }
 
+    /// Whether prefixes of some length have a key of their own: for networks, where an address is in none.
+    #[must_use]
+    pub const fn has_prefix(self) -> bool {
+        self.has_address() || matches!(self, Self::Asn)
+    }
+
+    /// The default lengths of these prefixes, for IPv4 and IPv6.
+    #[must_use]
+    pub const fn default_prefixes(self) -> (u8, u8) {
+        if matches!(self, Self::Asn) { (24, 48) } else { (32, 64) }
+    }
+
     /// Whether the key contains a port.
     #[must_use]
     pub const fn has_port(self) -> bool {
@@ -174,6 +188,6 @@ impl Key {
     /// Whether an address alone determines the key.
     #[must_use]
     pub const fn is_of_one_address(self) -> bool {
-        matches!(self, Self::Source | Self::Class)
+        matches!(self, Self::Source | Self::Class | Self::Asn)
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
+use common::network::from_asn;
 use config::PrefixKey;
-use config::policy::{GeoKey, GeoKind, Prefix};
+use config::policy::{GeoKey, GeoKind, Networks, Prefix};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use maxminddb::{MaxMindDbError, Reader, WithinOptions};
 use thiserror::Error;
@@ -31,6 +33,16 @@ pub struct Database {
     pub built: u64,
     /// Each key's prefixes, disjoint; none for a key that the database does not contain.
     pub prefixes: BTreeMap<GeoKey, Vec<Prefix>>,
+    /// All networks, if they were requested.
+    pub networks: Option<AllNetworks>,
+}
+
+/// All networks of a database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllNetworks {
+    pub prefixes: Networks,
+    /// Prefixes of reserved numbers, which are in no network.
+    pub reserved: u64,
 }
 
 /// A database cannot be used.
@@ -71,12 +83,12 @@ const fn contents(kind: GeoKind) -> &'static str {
 }
 
 impl Database {
-    /// Reads the prefixes of these keys from a file's content. Records without the field of this kind are left out.
+    /// Reads the prefixes of these keys from a file's content, and those of all networks if `all_networks`. Records without the field of this kind are left out.
     ///
     /// # Errors
     ///
     /// When any part that was read is damaged, or no record has the field: nothing of such a file is used.
-    pub fn read(bytes: &[u8], kind: GeoKind, wanted: &BTreeSet<GeoKey>) -> Result<Self, GeoError> {
+    pub fn read(bytes: &[u8], kind: GeoKind, wanted: &BTreeSet<GeoKey>, all_networks: bool) -> Result<Self, GeoError> {
         let reader = Reader::from_source(bytes)?;
         let about = reader.metadata();
         // It is printed.
@@ -91,6 +103,7 @@ impl Database {
         let mut nets: BTreeMap<GeoKey, Vec<IpNet>> = wanted.iter().map(|key| (*key, Vec::new())).collect();
         let mut has_field = false;
         let (mut leaves, mut found) = (0, 0);
+        let (mut networks, mut reserved) = (Vec::new(), 0);
         for network in reader.networks(options(&reader)?)? {
             let network = network?;
             leaves += 1;
@@ -107,7 +120,11 @@ impl Database {
                     key
                 }
             };
-            let Some(nets) = key.and_then(|key| nets.get_mut(&key)) else { continue };
+            let Some(key) = key else { continue };
+            let wanted = nets.get_mut(&key);
+            if wanted.is_none() && !all_networks {
+                continue;
+            }
             let net = network.network()?;
             let net = match net.ip() {
                 IpAddr::V4(address) => Ipv4Net::new(address, net.prefix()).map(IpNet::from),
@@ -119,7 +136,16 @@ impl Database {
             if net.addr().is_ipv6() && (prefix.is_ipv4() || prefix.covers_ipv4() && prefix.length > 0) {
                 continue;
             }
-            nets.push(net);
+            if let (true, GeoKey::Asn(number)) = (all_networks, key) {
+                if is_too_wide(&net) {
+                    return Err(GeoError::TooWide { key, prefix: net.to_string() });
+                }
+                match from_asn(number) {
+                    Some(network) => networks.push((Prefix::from(net), network)),
+                    None => reserved += 1,
+                }
+            }
+            wanted.into_iter().for_each(|nets| nets.push(net));
             found += 1;
             if found > MOST_PREFIXES {
                 return Err(GeoError::TooMany);
@@ -136,7 +162,9 @@ impl Database {
             }
             prefixes.insert(key, nets.into_iter().map(Prefix::from).collect());
         }
-        Ok(Self { database_type, built: about.build_epoch, prefixes })
+        networks.shrink_to_fit();
+        let networks = all_networks.then(|| AllNetworks { prefixes: Arc::new(networks), reserved });
+        Ok(Self { database_type, built: about.build_epoch, prefixes, networks })
     }
 }
 

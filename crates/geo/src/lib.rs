@@ -10,4 +10,4 @@ mod record;
 mod tests;
 
 pub use classes::{ClassPrefixes, Classes, with_lists, with_prefixes};
-pub use database::{Database, GeoError, MOST_PREFIXES};
+pub use database::{AllNetworks, Database, GeoError, MOST_PREFIXES};

@@ -19,7 +19,7 @@ fn key(kind: GeoKind, name: &str) -> GeoKey {
 
 fn read(file: &[u8], kind: GeoKind, names: &[&str]) -> Result<Database, GeoError> {
     let wanted: BTreeSet<GeoKey> = names.iter().map(|name| key(kind, name)).collect();
-    Database::read(file, kind, &wanted)
+    Database::read(file, kind, &wanted, false)
 }
 
 /// The prefixes of one key.
@@ -207,6 +207,28 @@ fn sources_take_precedence_and_then_the_first_class() {
 }
 
 #[test]
+fn all_networks_are_read_if_requested() {
+    let file = Mmdb::new(6, 24)
+        .with("192.0.2.0/24", asn(64_500))
+        .with("198.51.100.0/25", asn(4_200_000_000))
+        .with("2001:db8::/32", asn(64_500))
+        .with("203.0.113.0/24", asn(4_000_000_000))
+        .bytes();
+    let wanted = [GeoKey::Asn(64_500)].into();
+    let database = Database::read(&file, GeoKind::Asn, &wanted, true).unwrap();
+    assert_eq!(database.prefixes[&GeoKey::Asn(64_500)].len(), 2);
+    let AllNetworks { prefixes, reserved } = database.networks.unwrap();
+    let found: BTreeSet<(String, u32)> = prefixes.iter().map(|(prefix, number)| (prefix.short(), *number)).collect();
+    let expected = [("192.0.2.0/24", 64_500), ("198.51.100.0/25", 1 << 28), ("2001:db8::/32", 64_500)];
+    assert_eq!(found, expected.map(|(prefix, number)| (prefix.to_owned(), number)).into());
+    assert_eq!(reserved, 1);
+    assert_eq!(Database::read(&file, GeoKind::Asn, &wanted, false).unwrap().networks, None);
+    let wide = Mmdb::new(6, 24).with("64.0.0.0/3", asn(64_500)).bytes();
+    let error = Database::read(&wide, GeoKind::Asn, &BTreeSet::new(), true).unwrap_err();
+    assert!(error.to_string().contains("AS64500"), "{error}");
+}
+
+#[test]
 fn a_prefix_of_several_lists_is_in_the_class_of_its_sources_or_of_the_first_list() {
     let classes = [class("a", &["192.0.2.0/24"], &[]), class("b", &[], &[GeoKey::Asn(1)]), class("c", &[], &[])];
     let (first, second) =
@@ -219,13 +241,19 @@ fn a_prefix_of_several_lists_is_in_the_class_of_its_sources_or_of_the_first_list
     assert_eq!(shown(1), ["198.51.100.7", "192.0.2.64/26"]);
     assert_eq!(shown(2), ["203.0.113.0/24"]);
     let expected = ["one\" are in", "two\" are in"];
-    assert!(overlaps.len() == 2 && overlaps.iter().zip(expected).all(|(note, part)| note.contains(part)), "{overlaps:?}");
+    assert!(
+        overlaps.len() == 2 && overlaps.iter().zip(expected).all(|(note, part)| note.contains(part)),
+        "{overlaps:?}"
+    );
     // Databases come after them.
     let network = parsed(&["203.0.113.0/25", "198.51.0.0/16"]);
     let resolved = with_prefixes(&classes, |_| &network).classes;
     assert_eq!(resolved[1].sources.last().map(Prefix::short).as_deref(), Some("198.51.0.0/16"));
     let class_of = |address: [u8; 4]| config::policy::class_of(&resolved, IpAddr::from(address)).unwrap().name.clone();
-    assert_eq!((class_of([203, 0, 113, 1]), class_of([192, 0, 2, 65]), class_of([192, 0, 2, 1])), ("c".into(), "b".into(), "a".into()));
+    assert_eq!(
+        (class_of([203, 0, 113, 1]), class_of([192, 0, 2, 65]), class_of([192, 0, 2, 1])),
+        ("c".into(), "b".into(), "a".into())
+    );
 }
 
 /// A class's number for an address, by its definition.

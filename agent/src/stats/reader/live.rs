@@ -168,7 +168,8 @@ impl Reader<'_> {
     /// Whether a key's addresses are in a prefix, or contain it.
     fn is_within(&self, key: &Key, prefix: &PrefixKey) -> bool {
         let Some(group) = self.groups().get(key.group as usize) else { return false };
-        if group.key.key >= KeyKind::Class as u8 {
+        let has_address = group.key.key == KeyKind::Network as u8 && key.extra == 0;
+        if group.key.key >= KeyKind::Class as u8 && !has_address {
             return false;
         }
         let address = Address { hi: key.hi, lo: key.lo }.octets();

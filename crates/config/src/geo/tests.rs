@@ -63,6 +63,19 @@ fn every_error_says_what_to_write() {
         (list("asn = []"), "asn and country are empty", "asn = [64500]"),
         (list("asn = [1, 1]"), "duplicate source AS1", "write it once"),
         (list(""), "missing source of a ban list", "asn or country"),
+        (
+            "[[limit]]\nname = \"a\"\nrate = \"1/s\"\nkey = \"asn\"".to_owned(),
+            "key = \"asn\" requires a database: [geo] asn is not set",
+            "set [geo] asn = ",
+        ),
+        (
+            format!(
+                "{GEO}[[limit]]\nname = \"a\"\nrate = \"1/s\"\nkey = \"asn\"\n\
+                 escalate = {{ after = 9, within = \"9s\", ban = \"9m\" }}"
+            ),
+            "escalate requires a key with a source: key = \"asn\" has none to ban",
+            "set key = \"source\"",
+        ),
         (list("file = \"/f\"\naction = \"drop\""), "unknown action \"drop\"", "action = \"class:NAME\""),
         (list("file = \"/f\"\naction = \"class:b\""), "unknown class \"b\"", "add a [[class]] with name = \"b\""),
         (
@@ -106,4 +119,19 @@ fn a_class_of_a_list_requires_no_sources() {
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     assert_eq!(loaded.config.ban_lists[0].class(), Some("a"));
     assert_eq!(loaded.config.ban_lists[0].summary(), "/f every 1h: class:a");
+}
+
+#[test]
+fn a_limit_by_network_uses_the_database_and_has_wider_prefixes_outside_of_all() {
+    let geo = "[geo]\nasn = \"/a.mmdb\"\n[[limit]]\nname = \"a\"\nrate = \"10/s\"\nkey = \"asn\"\n";
+    let loaded = read(geo).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let limit = &loaded.config.limits[0];
+    assert_eq!((limit.ipv4_prefix, limit.ipv6_prefix), (24, 48));
+    assert_eq!(
+        limit.summary(),
+        "ingress any  10 packets/s per network (AS; outside of all IPv4 /24, IPv6 /48), burst 10, drop"
+    );
+    let limit = read(&format!("{geo}ipv4_prefix = 20\n")).unwrap().config.limits[0].clone();
+    assert_eq!((limit.ipv4_prefix, limit.ipv6_prefix), (20, 48));
 }

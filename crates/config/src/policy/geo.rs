@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Prefix;
 
 /// The databases' files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +13,12 @@ pub struct Geo {
     pub asn: Option<PathBuf>,
     /// Networks by their country.
     pub country: Option<PathBuf>,
+    /// In a policy in effect, all prefixes of the database of networks, if a limit has `key = "asn"`.
+    pub networks: Networks,
 }
+
+/// All prefixes of a database of networks, each with the number of its network ([`common::network`]). Copies share them.
+pub type Networks = Arc<Vec<(Prefix, u32)>>;
 
 /// A database of `[geo]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

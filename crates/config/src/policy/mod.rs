@@ -25,7 +25,7 @@ pub use self::class::{Class, Service, class_name, class_of};
 pub use self::config::Config;
 pub use self::decide::{Decide, Endpoint};
 pub use self::escalate::Escalate;
-pub use self::geo::{Country, Geo, GeoKey, GeoKind};
+pub use self::geo::{Country, Geo, GeoKey, GeoKind, Networks};
 pub use self::limit::{Action, Limit, Mark, Throttle};
 pub use self::multiplier::Multiplier;
 pub use self::ports::PortSet;

@@ -2,6 +2,7 @@
 
 use common::essential::{Essential, PacketBucket};
 use common::packet::{Depth, Direction, Kind, Protocol};
+use common::prefix::PrefixRoots;
 use common::rule::{Rule, RuleSpan};
 use common::scope::SpansBy;
 use common::settings::{Mark, PortSpans, SPANS, Settings, span_index};
@@ -31,7 +32,12 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
     let multipliers = prefixes::Multipliers::of(config);
     let mut scopes = scopes::Scopes::of(config, direction)?;
-    let prefixes = multipliers.tree(config, &mut scopes)?;
+    let mut prefixes = multipliers.tree(config, &mut scopes)?;
+    let networks = if own.iter().any(|limit| limit.key == Key::Asn) {
+        prefixes::networks(&mut prefixes.lines, &config.geo.networks)
+    } else {
+        PrefixRoots::NONE
+    };
     let mut groups = groups::assign(&limits)?;
     groups.renumber(&before.numbers(&limits, &groups));
     let layout = Layout::of(&limits, &config.classes, &groups, scale);
@@ -106,6 +112,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         essential: PacketBucket::of_essential(scale),
         not_ip: PacketBucket::of_not_ip(scale),
         prefixes: prefixes.roots,
+        networks,
         spans,
         ..Settings::NONE
     };

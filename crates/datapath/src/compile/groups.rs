@@ -56,7 +56,7 @@ pub fn assign(limits: &[(usize, &Limit)]) -> Result<Groups, CompileError> {
         if needed > WIDEST {
             return Err(CompileError::TooWide { limit: limit.name.clone(), words: needed });
         }
-        let prefixes = if limit.key.has_address() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
+        let prefixes = if limit.key.has_prefix() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
         by_key.entry((limit.direction, limit.key, prefixes.0, prefixes.1)).or_default().push(nth);
     }
     let empty = Place { group: 0, moves: Moves::Anywhere, is_slow: false, positions: Vec::new(), rings: Vec::new() };

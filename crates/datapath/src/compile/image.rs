@@ -33,8 +33,8 @@ pub struct Image {
     pub interfaces: InterfaceNumbers,
     /// For each source number, the limits that apply on some interface, as indices into the config.
     pub limits_of_sources: Vec<BTreeSet<usize>>,
-    /// The search trees over prefixes of classes, of limits' sources and of exempt addresses. The settings have the
-    /// roots.
+    /// The search trees over prefixes of classes, of limits' sources and of exempt addresses, and over those of networks.
+    /// The settings have the roots.
     pub prefixes: Vec<Line>,
     /// The rule of each row of counters from [`BYPASS_ROWS`] on.
     pub catalogue: Vec<CountedRule>,
@@ -49,6 +49,12 @@ impl Image {
     #[must_use]
     pub fn entry(&self, address: Address) -> PrefixEntry {
         self.settings.prefixes.look_up(self.prefixes.as_slice(), address)
+    }
+
+    /// The network of an address ([`common::network`]), if a limit of this direction requires it; 0 if it is in none.
+    #[must_use]
+    pub fn network(&self, address: Address) -> u32 {
+        self.settings.networks.look_up(self.prefixes.as_slice(), address).network()
     }
 
     /// The first row of rules for the multiplier of an entry.

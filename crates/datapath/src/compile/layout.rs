@@ -264,7 +264,7 @@ impl StateLayout {
 
 /// The text of the properties that limits with a common key share.
 fn key_of(limit: &Limit) -> String {
-    let prefixes = if limit.key.has_address() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
+    let prefixes = if limit.key.has_prefix() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
     format!("{} {} {} {}", limit.direction_name(), limit.key, prefixes.0, prefixes.1)
 }
 

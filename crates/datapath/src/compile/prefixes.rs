@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use common::prefix::build::{Prefix, PrefixTree, build};
-use common::prefix::{MAX_CLASSES, PrefixEntry};
+use common::prefix::build::{Prefix, PrefixTree, build, build_after};
+use common::prefix::{Line, MAX_CLASSES, PrefixEntry, PrefixRoots};
 use config::PrefixKey;
-use config::policy::{Config, Multiplier, Service};
+use config::policy::{self, Config, Multiplier, Networks, Service};
 
 use super::error::CompileError;
 use super::scopes::{Scopes, bits};
@@ -43,9 +43,8 @@ impl Multipliers {
         if config.classes.len() > MAX_CLASSES as usize {
             return Err(CompileError::TooManyClasses { classes: config.classes.len() });
         }
-        let prefix = |key: PrefixKey| Prefix { address: u128::from_be_bytes(key.address), length: key.length };
         let entries = self.scoped(self.entries(config), scopes)?;
-        let entries: Vec<_> = entries.into_iter().map(|(key, entry)| (prefix(key), entry)).collect();
+        let entries: Vec<_> = entries.into_iter().map(|(key, entry)| (tree_prefix(key), entry)).collect();
         Ok(build(&entries))
     }
 
@@ -111,6 +110,17 @@ impl Multipliers {
         }
         entries
     }
+}
+
+/// Adds the search trees over the prefixes of networks.
+pub fn networks(lines: &mut Vec<Line>, networks: &Networks) -> PrefixRoots {
+    let entry =
+        |(prefix, network): &(policy::Prefix, u32)| (tree_prefix(prefix.into()), PrefixEntry::of_network(*network));
+    build_after(lines, &networks.iter().map(entry).collect::<Vec<_>>())
+}
+
+const fn tree_prefix(key: PrefixKey) -> Prefix {
+    Prefix { address: u128::from_be_bytes(key.address), length: key.length }
 }
 
 /// The distinct lengths.

@@ -104,6 +104,7 @@ const fn key_kind(key: Key) -> KeyKind {
         Key::SourcePort => KeyKind::AddressPort,
         Key::Class => KeyKind::Class,
         Key::Interface => KeyKind::Interface,
+        Key::Asn => KeyKind::Network,
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) const AGENT: u64 = 10 * MIB;
 /// The agent's memory for each limit, and for each prefix.
 const PER_LIMIT: u64 = 4096;
 const PER_PREFIX: u64 = 512;
+/// The same for each prefix of a network: the database, and a search tree in both directions' policies.
+const PER_NETWORK: u64 = 192;
 /// During loading: the object with its BTF.
 const LOADING: u64 = 20 * MIB;
 /// During loading: the kernel's verifier, for each rule that can apply to one packet.
@@ -27,7 +29,8 @@ pub fn footprint(config: &Config, plan: &Plan) -> Footprint {
     let of_classes = config.classes.iter().map(|class| class.sources.len());
     let of_limits = config.limits.iter().flat_map(|limit| &limit.sources).map(|sources| sources.prefixes.len());
     let prefixes = (of_classes.chain(of_limits).sum::<usize>() + config.agent.never_limit.len()) as u64;
-    let own = config.limits.len() as u64 * PER_LIMIT + prefixes * PER_PREFIX;
+    let networks = config.geo.networks.len() as u64;
+    let own = config.limits.len() as u64 * PER_LIMIT + prefixes * PER_PREFIX + networks * PER_NETWORK;
     let images = || std::iter::once(&plan.ingress).chain(&plan.egress);
     let most_rules = images().map(|image| u64::from(image.settings.most_rules)).max().unwrap_or(0);
     Footprint {

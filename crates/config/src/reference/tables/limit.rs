@@ -58,10 +58,12 @@ pub const LIMIT: TableReference = TableReference {
         ),
         key(
             "key",
-            Kind::Words(|| vec!["source", "source-port", "class", "interface", "destination"]),
+            Kind::Words(|| vec!["source", "source-port", "class", "interface", "asn", "destination"]),
             Absent::Described("`\"source\"`; for egress `\"destination\"`"),
-            "What has its own allowance: each address, each address and local port, all sources of a class, or all \
-             traffic of an interface. On egress the address is the packet's destination, written `\"destination\"`.",
+            "What has its own allowance: each address, each address and local port, all sources of a class, all \
+             traffic of an interface, or all addresses of a network (`asn`, an autonomous system by the database `[geo] \
+             asn`; an address in none has that of its prefix). On egress the address is the packet's destination, written \
+             `\"destination\"`.",
         ),
         IPV4_PREFIX,
         IPV6_PREFIX,

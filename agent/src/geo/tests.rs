@@ -1,8 +1,11 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
+use config::PrefixKey;
 use config::policy::{Config, class_of};
+use lists::Listed;
 use testbed::mmdb::{Mmdb, asn};
 
 use super::{ClassLists, DatabaseChange, Databases};
@@ -96,4 +99,49 @@ fn a_config_with_other_networks_reads_the_same_file_again() {
     assert!(gone.lacking(&first).is_some());
     let touched = Databases::read(&both, &databases, ClassLists::default());
     assert!(touched.lacking(&databases).is_none() && touched.problems().len() == 1);
+}
+
+#[test]
+fn a_list_of_a_class_that_does_not_fit_leaves_the_last_content() {
+    let text = "[agent]\ninterfaces = [\"lo\"]\nallow_empty = true\n\
+                [[class]]\nname = \"a\"\nsources = [\"192.0.2.0/28\"]\nmultiplier = 2\n\
+                [[class]]\nname = \"b\"\nmultiplier = 3\n\
+                [[ban_list]]\nname = \"l\"\nfile = \"/l\"\naction = \"class:b\"\n";
+    let config = config::parse(Path::new("limits.toml"), text).unwrap_or_else(|report| panic!("{report}")).config;
+    let lists = |texts: &[&str]| {
+        let key = |text: &&str| PrefixKey::from(&config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}")));
+        let mut keys: Vec<PrefixKey> = texts.iter().map(key).collect();
+        keys.sort_unstable();
+        let listed: Vec<Listed> = keys.into_iter().map(|key| Listed::new(key, 7)).collect();
+        ClassLists::of(&config, |_| Arc::new(listed.clone()))
+    };
+    let of = |databases: &Databases| -> Vec<String> {
+        databases.applied(&config).classes[1].sources.iter().map(|prefix| prefix.short()).collect()
+    };
+    let none = Databases::default();
+    let first = Databases::read(&config, &none, lists(&["192.0.2.0/24", "2001:db8::/32"]));
+    assert_eq!(of(&first), ["192.0.2.0/24", "2001:db8::/32"]);
+    // The list has the longest prefix of one address; the sources of a class, of the other.
+    let list = |databases: &Databases, last: u8| {
+        let found = databases.lists().of_address(&config, IpAddr::from([192, 0, 2, last]));
+        found.map(|(name, listed)| (name.to_owned(), listed.prefix().to_string(), listed.since))
+    };
+    assert_eq!(list(&first, 77), Some(("l".to_owned(), "192.0.2.0/24".to_owned(), 7)));
+    assert_eq!((list(&first, 7), list(&none, 77)), (None, None));
+    assert!(first.lists().are(&lists(&["2001:db8::/32", "192.0.2.0/24"])));
+    let contents = lists(&["198.51.100.0/24"]);
+    assert!(!first.lists().are(&contents) && first.notes().is_empty());
+    let kept = first.kept(&Databases::read(&config, &first, contents.clone()), "no memory");
+    assert_eq!(of(&kept), of(&first));
+    assert_eq!(kept.lists().in_effect("l"), Some((2, Some("no memory"))));
+    let note = "ban list \"l\" could not be put in effect: no memory; 2 prefixes of it stay in class \"b\"";
+    assert_eq!(kept.notes(), [note]);
+    assert!(matches!(&kept.changes(&first)[..], [DatabaseChange::ListFailed { prefixes: 2, .. }]));
+    // It is not tried again until it changes, and reported once.
+    assert!(kept.lists().are(&contents) && kept.changes(&kept).is_empty());
+    let next = Databases::read(&config, &kept, lists(&["203.0.113.0/24"]));
+    assert_eq!((of(&next), next.notes().len()), (vec!["203.0.113.0/24".to_owned()], 0));
+    // At a start.
+    let without = next.left_out("no memory");
+    assert!(of(&without).is_empty() && without.notes()[0].contains("0 prefixes of it stay"));
 }

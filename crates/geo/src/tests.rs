@@ -228,12 +228,19 @@ fn all_networks_are_read_if_requested() {
     assert!(error.to_string().contains("AS64500"), "{error}");
 }
 
+fn of<'p>(
+    list: &'p str,
+    class: &'p str,
+    prefixes: &'p [Prefix],
+) -> ClassPrefixes<'p, impl Iterator<Item = Prefix> + 'p> {
+    ClassPrefixes { list, class, prefixes: prefixes.iter().copied() }
+}
+
 #[test]
 fn a_prefix_of_several_lists_is_in_the_class_of_its_sources_or_of_the_first_list() {
     let classes = [class("a", &["192.0.2.0/24"], &[]), class("b", &[], &[GeoKey::Asn(1)]), class("c", &[], &[])];
     let (first, second) =
         (parsed(&["192.0.2.0/24", "198.51.100.7", "192.0.2.64/26"]), parsed(&["198.51.100.7", "203.0.113.0/24"]));
-    let of = |list, class, prefixes: &[Prefix]| ClassPrefixes { list, class, prefixes: prefixes.to_vec().into_iter() };
     let lists = [of("one", "b", &first), of("two", "c", &second), of("gone", "z", &second)];
     let Classes { classes, overlaps } = with_lists(&classes, lists.into_iter());
     let shown = |nth: usize| classes[nth].sources.iter().map(Prefix::short).collect::<Vec<_>>();

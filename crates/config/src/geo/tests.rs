@@ -118,7 +118,7 @@ fn a_class_of_a_list_requires_no_sources() {
     let loaded = read(text).unwrap();
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     assert_eq!(loaded.config.ban_lists[0].class(), Some("a"));
-    assert_eq!(loaded.config.ban_lists[0].summary(), "/f every 1h: class:a");
+    assert_eq!(loaded.config.ban_lists[0].summary(), "/f every 1 h: class:a");
 }
 
 #[test]

@@ -65,8 +65,8 @@ pub const LIMIT: TableReference = TableReference {
              asn`; an address in none has that of its prefix). On egress the address is the packet's destination, written \
              `\"destination\"`.",
         ),
-        IPV4_PREFIX,
-        IPV6_PREFIX,
+        KeyReference { default: Absent::Described("32; 24 with `key = \"asn\"`"), ..IPV4_PREFIX },
+        KeyReference { default: Absent::Described("64; 48 with `key = \"asn\"`"), ..IPV6_PREFIX },
         key(
             "unit",
             words!(Unit),

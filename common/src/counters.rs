@@ -1,5 +1,6 @@
 //! Counters, per CPU and never reset while a program is loaded.
 
+use crate::source_sketch::SourceSketch;
 use crate::throttle::{Outcome, TableEvent};
 
 /// Packets and their bytes (whole frames).
@@ -159,6 +160,41 @@ pub struct KeyStatistics {
     pub seen_at: u64,
     /// The last [`crate::event::Event`] about it; 0 if none.
     pub reported_at: u64,
+    /// Under a level: the sources of sampled refusals since the last minute without one.
+    pub sources: SourceSketch,
+}
+
+impl KeyStatistics {
+    /// After this time without a sampled refusal, in nanoseconds, sources are counted anew.
+    const PAUSE: u64 = 60_000_000_000;
+
+    /// Without samples.
+    pub const UNSEEN: Self = Self {
+        passed: 0,
+        refused: 0,
+        would_refuse: 0,
+        refused_at: 0,
+        would_refuse_at: 0,
+        seen_at: 0,
+        reported_at: 0,
+        sources: SourceSketch::EMPTY,
+    };
+
+    /// Adds the source of a refusal, by its hash, before the instant of the refusal is recorded.
+    #[inline(always)]
+    pub fn add_source(&mut self, hash: u64, now: u64) {
+        if now.wrapping_sub(self.last_refused_at()) > Self::PAUSE {
+            self.sources = SourceSketch::EMPTY;
+        }
+        self.sources.add(hash);
+    }
+
+    /// The last sampled packet that was refused, or would have been; 0 if none.
+    #[inline(always)]
+    #[must_use]
+    pub const fn last_refused_at(&self) -> u64 {
+        if self.refused_at > self.would_refuse_at { self.refused_at } else { self.would_refuse_at }
+    }
 }
 
 /// The key of an entry: besides the group, in [`crate::key::Key::group`], the word of the state that refused, or the

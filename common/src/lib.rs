@@ -25,6 +25,7 @@ pub mod rule;
 pub mod scope;
 pub mod settings;
 pub mod share;
+pub mod source_sketch;
 mod spans;
 pub mod table;
 pub mod throttle;

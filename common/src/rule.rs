@@ -24,6 +24,8 @@ pub enum KeyKind {
     Interface = 3,
     /// The network (autonomous system) of the address; the address if it is in none.
     Network = 4,
+    /// Everything that the rule applies to.
+    All = 5,
 }
 
 /// The cost of a packet.
@@ -128,6 +130,9 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// The bit of `on_full` for rules of levels.
+    const LEVEL: u8 = 1 << 5;
+
     /// A rule without effect, the base of other rows.
     pub const EMPTY: Self = Self {
         interval: 1,
@@ -175,6 +180,19 @@ impl Rule {
     #[must_use]
     pub const fn does_on_full(&self, on_full: OnFull) -> bool {
         self.on_full & 3 == on_full as u8
+    }
+
+    /// The rule of a level, a wider key of its limit: its samples record how many sources it refuses.
+    #[must_use]
+    pub const fn of_level(self, is_level: bool) -> Self {
+        Self { on_full: self.on_full & !Self::LEVEL | if is_level { Self::LEVEL } else { 0 }, ..self }
+    }
+
+    /// Whether it is the rule of a level.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_of_level(&self) -> bool {
+        self.on_full & Self::LEVEL != 0
     }
 
     /// How states of its group may be moved.
@@ -300,8 +318,10 @@ impl Rule {
                 subject.class
             } else if self.key == KeyKind::Interface as u8 {
                 subject.interface
-            } else {
+            } else if self.key == KeyKind::Network as u8 {
                 subject.network
+            } else {
+                0
             };
             if extra != 0 || self.key != KeyKind::Network as u8 {
                 return Key { hi: 0, lo: 0, extra, group };

@@ -176,7 +176,7 @@ pub struct TableIdentity {
 
 impl TableIdentity {
     /// Changes whenever a word of the table, the rings or the samples changes its meaning.
-    pub const VERSION: u32 = 5;
+    pub const VERSION: u32 = 6;
 
     /// The identity of a table created for `settings`.
     #[must_use]

@@ -4,26 +4,22 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use common::counters::{KeyStatistics, SampleKey};
 use common::event::Event;
 use common::key::Key;
+use common::source_sketch::hash;
 use common::throttle::{Outcome, Sample};
 
 use crate::atomics;
 use crate::clock;
-use crate::maps::{EVENTS, EVENTS_LOST, SAMPLE_QUOTA, SAMPLES};
+use crate::maps::{EVENTS, EVENTS_LOST, PACKET_STATE, SAMPLE_QUOTA, SAMPLES, setting};
 
 /// A kind of sample in [`weir_sample`], besides the verdicts of an event.
 const PASSED: u32 = 0;
 const _: () = assert!(Event::THROTTLED < 4 && Event::WOULD_THROTTLE < 4, "two bits hold them");
 
+/// The bit of a level's refusal, whose packet is this CPU's [`PACKET_STATE`]: a limit with levels has several rules.
+const LEVEL: u32 = 63;
+
 /// The initial sample of a key. Not on the stack, which has no room for it.
-static UNSEEN: KeyStatistics = KeyStatistics {
-    passed: 0,
-    refused: 0,
-    would_refuse: 0,
-    refused_at: 0,
-    would_refuse_at: 0,
-    seen_at: 0,
-    reported_at: 0,
-};
+static UNSEEN: KeyStatistics = KeyStatistics::UNSEEN;
 
 /// Samples packets of a key, by verdict and states.
 #[inline(always)]
@@ -34,7 +30,9 @@ pub fn sample(sample: &Sample<'_>) {
         Outcome::WouldThrottle => (Event::WOULD_THROTTLE, SampleKey::refused(key.group, rule.position)),
         _ => (Event::THROTTLED, SampleKey::refused(key.group, rule.position)),
     };
-    let what = u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
+    let is_of_level = u64::from(rule.is_of_level() && outcome != PASSED) << LEVEL;
+    let what =
+        is_of_level | u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
     weir_sample(key.hi, key.lo, u64::from(key.extra) << 32 | u64::from(entry.0), rule.counter, what);
 }
 
@@ -49,7 +47,7 @@ pub fn may_sample(nanoseconds: u64) -> bool {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> u32 {
-    let (outcome, rest, weight) = (what as u32 & 3, what >> 2 & 63, what >> 8);
+    let (outcome, rest, weight) = (what as u32 & 3, what >> 2 & 63, what >> 8 & u64::from(u32::MAX));
     // On this function's stack, since kernels such as 6.1 accept no memory of a caller as a map's key.
     let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
     let now = clock::nanoseconds();
@@ -66,6 +64,13 @@ extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) ->
     // lose a count, which is only for display.
     let statistics = unsafe { &mut *statistics };
     statistics.seen_at = now;
+    if what >> LEVEL != 0
+        && let Some(packet_state) = PACKET_STATE.get_ptr_mut(0)
+    {
+        let seed = [setting!(seed.multipliers[0]), setting!(seed.multipliers[1])];
+        // SAFETY: a map value that only this CPU uses.
+        statistics.add_source(hash(seed, unsafe { (*packet_state).source() }), now);
+    }
     let total = match outcome {
         PASSED => {
             statistics.passed += weight;

@@ -62,6 +62,13 @@ pub fn tiers(rates: usize, bucket: Bucket) -> String {
     limit("a", bucket, &format!("tiers = [{}]", tiers.join(", ")))
 }
 
+/// One limit with so many levels.
+pub fn levels(count: usize, bucket: Bucket) -> String {
+    const LEVELS: [&str; 3] =
+        ["{ prefix = \"24/48\", factor = 1.5 }", "{ prefix = \"16/32\", factor = 1.8 }", "{ key = \"all\", factor = 2 }"];
+    limit("a", bucket, &format!("levels = [{}]", LEVELS[..count].join(", ")))
+}
+
 /// So many limits on other ports than the packet's.
 pub fn limits_elsewhere(count: u32) -> String {
     (0..count).fold(String::new(), |mut text, nth| {

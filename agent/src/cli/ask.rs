@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use api::attack::Attack;
 use api::cluster::SharedBansStatus;
 use api::crowdsec::{AlertsStatus, CrowdSecStatus};
+use api::source::{at_level, with_sources};
 use api::request::{CountersReset, Request, Reset};
 use api::source::ClassOrigin;
 use cluster::ClusterStatus;
@@ -264,14 +265,24 @@ pub fn limits(options: &Options) -> anyhow::Result<ExitCode> {
         let counts = table::render(
             ["LIMIT", "PASSED", "THROTTLED", "WOULD THROTTLE", "KEYS"],
             1,
-            limits.iter().map(|limit| {
-                [
+            limits.iter().flat_map(|limit| {
+                let own = [
                     limit.definition.name.clone(),
                     number(limit.passed.packets),
                     number(limit.throttled.packets),
                     number(limit.would_throttle.packets),
                     number(limit.keys),
-                ]
+                ];
+                let levels = limit.levels.iter().map(|level| {
+                    [
+                        format!("  at {}", level.level),
+                        "-".to_owned(),
+                        number(level.throttled.packets),
+                        number(level.would_throttle.packets),
+                        number(level.keys),
+                    ]
+                });
+                std::iter::once(own).chain(levels)
             }),
         );
         format!("{}\n\n{counts}", definitions(limits.iter().map(|limit| &limit.definition)))
@@ -314,8 +325,8 @@ pub fn top_once(count: Option<usize>, sort: Option<TopOrder>, options: &Options)
             2,
             rows.iter().map(|row| {
                 [
-                    row.source.clone(),
-                    row.limit.clone(),
+                    row.source_text(),
+                    row.limit_text(),
                     passed(row.passed_packets, row.passed_precision),
                     number(row.throttled_packets),
                     number(row.would_throttle_packets),
@@ -330,7 +341,10 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
     ask(options, &Request::Show { source }, |status: &SourceStatus| {
         let last = status.last_refused.as_ref().map_or_else(
             || "not in the recorded statistics".to_owned(),
-            |last| format!("{} ago by limit {}", table::seconds(last.seconds_ago), last.limit),
+            |last| {
+                let limit = at_level(&last.limit, last.level.as_deref());
+                format!("{} ago by limit {limit}", table::seconds(last.seconds_ago))
+            },
         );
         let head = table::pairs([
             ("source", status.source.clone()),
@@ -348,7 +362,10 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
             1,
             status.limits.iter().map(|limit| {
                 [
-                    limit.name.clone(),
+                    match &limit.key {
+                        Some(key) => format!("{} ({})", limit.name, with_sources(key, limit.sources)),
+                        None => limit.name.clone(),
+                    },
                     number(limit.remaining),
                     table::seconds(limit.retry_after_seconds),
                     passed(limit.passed_packets, limit.passed_precision),

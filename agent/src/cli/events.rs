@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use api::request::Request;
+use api::source::with_sources;
 use config::human;
 
 use super::print::{self, Print, append};
@@ -105,6 +106,7 @@ fn line(event: &Event) -> String {
     let time = UNIX_EPOCH + Duration::try_from_secs_f64(event.time).unwrap_or_default();
     let time = humantime::format_rfc3339_millis(time);
     let whom = event.source.as_deref().or(event.group.as_deref()).unwrap_or("-");
+    let whom = with_sources(whom, event.sources);
     let limit = event.limit.as_deref().unwrap_or("-");
     let mut text = format!(
         "{time}  {:<14}  {whom:<20}  {limit:<18}  {:>9}  {}",

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
+use api::source::{at_level, with_sources};
 use config::policy::Config;
 use config::{excerpt, human};
 use datapath::compile::{Plan, plan};
@@ -195,10 +196,11 @@ fn when(limit: &LimitReport) -> String {
 
 fn sources(config: &ConfigReport) -> String {
     let rows = config.sources.iter().take(SHOWN).map(|source| {
-        let limit = if source.observed { format!("{} (observed)", source.limit) } else { source.limit.clone() };
+        let limit = at_level(&source.limit, source.level.as_deref());
+        let limit = if source.observed { format!("{limit} (observed)") } else { limit };
         let lasted = Duration::from_secs_f64((source.last - source.first).max(0.0));
         [
-            source.source.clone(),
+            with_sources(&source.source, source.sources),
             limit,
             source.class.clone(),
             time(source.first),

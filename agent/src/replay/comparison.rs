@@ -2,6 +2,7 @@
 
 use common::key::Key;
 use common::rule::Subject;
+use datapath::compile::LimitAt;
 
 use super::evaluation::{Evaluated, Evaluation};
 use super::program::Verdict;
@@ -44,7 +45,8 @@ impl Comparison {
         self.only[nth] += 1;
         if let Some(Subject { hi, lo, size, .. }) = verdicts[nth].subject {
             let key = Key { hi, lo, ..Key::default() };
-            self.sources[nth].add(SourceKey::of(0, key), (1, size.bytes.into()), 0, captured);
+            let source = SourceKey::of(LimitAt::default(), key);
+            self.sources[nth].add(source, (1, size.bytes.into()), 0, captured, None);
         }
     }
 }

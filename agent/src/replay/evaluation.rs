@@ -4,15 +4,16 @@ use common::counters::{BYPASS_ROWS, Bypass, Counters, Traffic};
 use common::key::HashSeed;
 use common::packet::Direction;
 use common::rule::{Rule, Subject};
+use common::source_sketch;
 use config::policy::Config;
-use datapath::compile::{Image, Plan};
+use datapath::compile::{Image, LimitAt, Plan};
 
 use super::capture::{CapturedPacket, InterfaceNames};
 use super::program::{MemoryProgram, Verdict};
 use super::refused::{Refused, SourceKey};
 use super::table::Table;
 use super::timeline::{Step, Timeline};
-use crate::stats::counted::of_limit;
+use crate::stats::counted::{of_level, of_limit};
 
 /// The seed of the table of sources: fixed, so that every replay of a capture gives the same result.
 const SEED: HashSeed =
@@ -120,13 +121,14 @@ impl<'m> Evaluation<'m> {
         let verdict = program.evaluate(packet, direction, nanoseconds, |rule, looked_at| {
             subject = Some(*looked_at);
             let source = SourceKey::of(limit_of(program.image(), rule.counter), rule.key_of(looked_at));
-            self.refused.add(source, (1, looked_at.size.bytes.into()), looked_at.class, captured);
+            let sender = rule.is_of_level().then(|| source_sketch::number(looked_at));
+            self.refused.add(source, (1, looked_at.size.bytes.into()), looked_at.class, captured, sender);
         });
         program.take_sampled(|sampled| {
             let source = SourceKey::of(limit_of(program.image(), sampled.counter), sampled.key);
             if sampled.would_refuse {
                 let bytes = u64::from(sampled.packets) * u64::from(packet.length);
-                self.would_refuse.add(source, (u64::from(sampled.packets), bytes), program.class(), captured);
+                self.would_refuse.add(source, (u64::from(sampled.packets), bytes), program.class(), captured, None);
             } else {
                 self.refused.passed(&source, sampled.packets.into());
             }
@@ -152,8 +154,8 @@ impl<'m> Evaluation<'m> {
         let egress = self.egress.as_ref().map(MemoryProgram::counters);
         let limits = self.config.limits.iter().enumerate();
         let counted = limits.map(|(nth, limit)| match (limit.direction, &self.egress, &egress) {
-            (Direction::Egress, Some(program), Some(rows)) => of_limit(nth, program.image(), rows),
-            _ => of_limit(nth, self.ingress.image(), &ingress),
+            (Direction::Egress, Some(program), Some(rows)) => of_limit(nth, limit, program.image(), rows),
+            _ => of_limit(nth, limit, self.ingress.image(), &ingress),
         });
         counted.map(|counters| Step::of(&counters)).collect()
     }
@@ -175,7 +177,14 @@ impl<'m> Evaluation<'m> {
     pub fn counters(&self, limit: usize, class: Option<usize>) -> Counters {
         let program = self.program_of(self.config.limits[limit].direction);
         let rows = class.map_or_else(|| program.counters(), |class| program.counters_of(class));
-        of_limit(limit, program.image(), &rows)
+        of_limit(limit, &self.config.limits[limit], program.image(), &rows)
+    }
+
+    /// The counters of one level of the nth limit, for all classes.
+    #[must_use]
+    pub fn level_counters(&self, at: LimitAt) -> Counters {
+        let program = self.program_of(self.config.limits[at.limit].direction);
+        of_level(at, program.image(), &program.counters())
     }
 
     /// The counters of packets without any rule, by reason.
@@ -192,11 +201,11 @@ impl<'m> Evaluation<'m> {
         self.programs().flat_map(MemoryProgram::counters).fold(unlimited, Counters::plus)
     }
 
-    /// A rule with the key of a limit.
+    /// A rule with the key of a limit's level.
     #[must_use]
-    pub fn rule_of(&self, limit: usize) -> Option<&'m Rule> {
-        let image = self.program_of(self.config.limits[limit].direction).image();
-        let row = image.catalogue.iter().position(|counted| counted.limit == limit)?;
+    pub fn rule_of(&self, at: LimitAt) -> Option<&'m Rule> {
+        let image = self.program_of(self.config.limits[at.limit].direction).image();
+        let row = image.catalogue.iter().position(|counted| (counted.limit, counted.level) == (at.limit, at.level))?;
         image.rules.get(row)
     }
 
@@ -237,7 +246,7 @@ impl<'m> Evaluation<'m> {
 }
 
 /// The limit of a row of counters.
-fn limit_of(image: &Image, counter: u32) -> usize {
+fn limit_of(image: &Image, counter: u32) -> LimitAt {
     let counted = counter.checked_sub(BYPASS_ROWS).and_then(|row| image.catalogue.get(row as usize));
-    counted.map_or(0, |counted| counted.limit)
+    counted.map_or_else(LimitAt::default, |counted| LimitAt { limit: counted.limit, level: counted.level })
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use api::source::{at_level, with_sources};
 use config::human::{self, number};
 
 use super::report::{CaptureReport, ComparisonReport, ConfigReport, DifferingSource, LimitReport, Report};
@@ -164,9 +165,10 @@ fn sources(html: &mut Html, config: &ConfigReport) {
         Column::Number("passed since"),
     ];
     let rows = config.sources.iter().map(|source| {
-        let limit = if source.observed { format!("{} (observed)", name(&source.limit)) } else { source.limit.clone() };
+        let limit = at_level(&name(&source.limit), source.level.as_deref());
+        let limit = if source.observed { format!("{limit} (observed)") } else { limit };
         vec![
-            Cell::text(&source.source),
+            Cell::text(with_sources(&source.source, source.sources)),
             Cell::text(limit),
             Cell::text(&source.class),
             Cell::text(instant(source.first)),

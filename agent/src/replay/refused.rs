@@ -7,20 +7,24 @@
 use std::collections::HashMap;
 
 use common::key::Key;
+use common::source_sketch::{SourceSketch, hash};
+use datapath::compile::LimitAt;
 use foldhash::fast::RandomState;
 
 /// The most sources, regardless of `max_sources`.
 const MOST: usize = 1 << 16;
 const FEWEST: usize = 1 << 10;
 const SECOND: u64 = 1_000_000_000;
+/// The seed of senders: fixed, so that every replay of a capture gives the same result.
+const SENDERS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9];
 
 /// A source under a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourceKey {
     /// The key.
     pub key: Key,
-    /// The limit's index in the config.
-    pub limit: u32,
+    /// The limit, and its level whose key it is.
+    pub at: LimitAt,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub struct RefusedSource {
     pub peak_at: u64,
     /// The source's class.
     pub class: u32,
+    /// Under a level: the sources of the refused packets.
+    pub senders: SourceSketch,
     /// Refusals since the start of [`RefusedSource::second`].
     in_second: u64,
     second: u64,
@@ -76,12 +82,23 @@ impl Refused {
         Self { sources: HashMap::default(), capacity: (max_sources as usize).clamp(FEWEST, MOST), missed: 0 }
     }
 
-    /// Adds refused packets with their bytes.
-    pub fn add(&mut self, source: SourceKey, traffic: (u64, u64), class: u32, captured: u64) {
+    /// Adds refused packets with their bytes. Under a level, `sender` is the number of the packet's own source.
+    pub fn add(
+        &mut self,
+        source: SourceKey,
+        traffic: (u64, u64),
+        class: u32,
+        captured: u64,
+        sender: Option<u64>,
+    ) {
         if self.sources.len() >= self.capacity && !self.sources.contains_key(&source) {
             self.drop_half();
         }
-        self.sources.entry(source).or_default().add(traffic, class, captured);
+        let refused = self.sources.entry(source).or_default();
+        refused.add(traffic, class, captured);
+        if let Some(sender) = sender {
+            refused.senders.add(hash(SENDERS, sender));
+        }
     }
 
     /// Adds passed packets of a source, if it is in the table.
@@ -111,7 +128,7 @@ impl Refused {
     pub fn top(&self, count: usize) -> Vec<(SourceKey, RefusedSource)> {
         let mut sources: Vec<_> = self.sources.iter().map(|(key, source)| (*key, *source)).collect();
         let order = |(key, source): &(SourceKey, RefusedSource)| {
-            (std::cmp::Reverse(source.packets), source.first, key.limit, key.key.hi, key.key.lo, key.key.extra)
+            (std::cmp::Reverse(source.packets), source.first, key.at, key.key.hi, key.key.lo, key.key.extra)
         };
         sources.sort_unstable_by_key(order);
         sources.truncate(count);
@@ -134,8 +151,8 @@ impl Refused {
 impl SourceKey {
     /// The key under which the limit counted.
     #[must_use]
-    pub const fn of(limit: usize, key: Key) -> Self {
-        Self { key, limit: limit as u32 }
+    pub const fn of(at: LimitAt, key: Key) -> Self {
+        Self { key, at }
     }
 }
 
@@ -144,7 +161,7 @@ mod tests {
     use super::*;
 
     fn source(number: u64) -> SourceKey {
-        SourceKey::of(0, Key { lo: number, ..Key::default() })
+        SourceKey::of(LimitAt::default(), Key { lo: number, ..Key::default() })
     }
 
     #[test]
@@ -154,7 +171,7 @@ mod tests {
         for nth in 0..400_000u64 {
             // One in ten is from one of ten heavy sources; the others are from sources that occur once.
             let number = if nth % 10 == 0 { nth / 10 % 10 } else { 1_000 + nth };
-            refused.add(source(number), (1, 100), 0, 1 + nth * 1_000);
+            refused.add(source(number), (1, 100), 0, 1 + nth * 1_000, None);
             *counts.entry(number).or_insert(0u64) += 1;
         }
         assert!(refused.len() <= FEWEST);
@@ -171,7 +188,7 @@ mod tests {
         let mut refused = Refused::new(1 << 20);
         for (at, count) in [(0, 3), (2_000, 9), (5_500, 4)] {
             for nth in 0..count {
-                refused.add(source(1), (1, 60), 7, (1 + at + nth) * 1_000_000);
+                refused.add(source(1), (1, 60), 7, (1 + at + nth) * 1_000_000, None);
             }
         }
         let (_, found) = refused.top(1)[0];

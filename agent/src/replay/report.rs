@@ -8,6 +8,7 @@ use common::network;
 use common::packet::Address;
 use common::rule::{KeyKind, Rule};
 use config::policy::{self, Config};
+use datapath::compile::LimitAt;
 use serde::Serialize;
 
 use super::capture::InterfaceNames;
@@ -15,7 +16,7 @@ use super::evaluation::Evaluation;
 use super::refused::{Refused, RefusedSource, SourceKey};
 use super::timeline::TimelineDocument;
 use super::{ClockTroubles, Outcome};
-use crate::stats::{BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, prefix_text};
+use crate::stats::{source_count, BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, prefix_text};
 
 /// The most sources in the document.
 pub const LISTED: usize = 100;
@@ -102,10 +103,26 @@ pub struct LimitReport {
     pub would_throttle: Count,
     /// Packets that passed above it, because it is soft or marks them.
     pub over: Count,
+    /// The limit's levels, without keys; absent without levels. The limit's other counts include theirs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<LevelReport>,
     /// The same by class; classes without packets are omitted.
     pub classes: Vec<ClassReport>,
     /// The counts over time.
     pub timeline: TimelineDocument,
+}
+
+/// The result of one level of a limit.
+#[derive(Clone, Debug, Serialize)]
+pub struct LevelReport {
+    /// Its key: prefix lengths as in `24/48`, or `all`.
+    pub level: String,
+    /// As in [`LimitReport`].
+    pub throttled: Count,
+    /// As in [`LimitReport`].
+    pub would_throttle: Count,
+    /// As in [`LimitReport`].
+    pub over: Count,
 }
 
 /// The result of a limit for one class.
@@ -127,6 +144,12 @@ pub struct SourceReport {
     pub source: String,
     /// The limit that refused it.
     pub limit: String,
+    /// The level whose key it is; absent for the limit's own key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// Under a level: an estimate of the sources whose packets it refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sources: Option<u64>,
     pub class: String,
     /// Whether the limit is on `observe`: its packets passed.
     pub observed: bool,
@@ -273,6 +296,17 @@ impl LimitReport {
             throttled: throttled.into(),
             would_throttle: would_throttle.into(),
             over: over.into(),
+            levels: (1..=config.limits[nth].levels.len())
+                .filter_map(|level| {
+                    let counters = evaluation.level_counters(LimitAt { limit: nth, level });
+                    Some(LevelReport {
+                        level: config.limits[nth].level_text(level)?,
+                        throttled: counters.throttled.into(),
+                        would_throttle: counters.would_throttle.into(),
+                        over: counters.over.into(),
+                    })
+                })
+                .collect(),
             classes: classes
                 .filter(|(_, counters)| *counters != Counters::default())
                 .map(|(class, counters)| ClassReport {
@@ -295,11 +329,13 @@ fn sources_of(
 ) -> Vec<SourceReport> {
     let config = evaluation.config();
     let row = |(key, source): (SourceKey, RefusedSource)| {
-        let limit = config.limits.get(key.limit as usize)?;
-        let rule = evaluation.rule_of(key.limit as usize)?;
+        let limit = config.limits.get(key.at.limit)?;
+        let rule = evaluation.rule_of(key.at)?;
         Some(SourceReport {
             source: describe(config, &key.key, rule, interfaces),
             limit: limit.name.clone(),
+            level: limit.level_text(key.at.level),
+            sources: source_count::estimate(&source.senders),
             class: policy::class_name(&config.classes, source.class).to_owned(),
             observed,
             throttled_packets: source.packets,
@@ -322,6 +358,7 @@ fn describe(config: &Config, key: &Key, rule: &Rule, interfaces: &InterfaceNames
             format!("interface {}", interfaces.name(key.extra).unwrap_or("unknown"))
         }
         kind if kind == KeyKind::Network as u8 && key.extra != 0 => format!("AS{}", network::to_asn(key.extra)),
+        kind if kind == KeyKind::All as u8 => policy::Key::All.to_string(),
         kind if kind == KeyKind::AddressPort as u8 => format!("{} port {}", prefix_text(key, rule), key.extra),
         _ => prefix_text(key, rule),
     }

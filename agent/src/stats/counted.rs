@@ -3,13 +3,32 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use common::counters::{BYPASS_ROWS, Counters, TableCounters, Traffic};
-use datapath::compile::Image;
+use config::policy::Limit;
+use datapath::compile::{Image, LimitAt};
 use serde::{Deserialize, Serialize};
+
+/// The names under which counters are kept: the limits, in the config's order, and then their levels.
+#[must_use]
+pub fn names(limits: &[Limit]) -> Vec<String> {
+    let of_levels = limits.iter().flat_map(|limit| limit.levels.iter().map(|level| limit.level_name(level)));
+    limits.iter().map(|limit| limit.name.clone()).chain(of_levels).collect()
+}
+
+/// For each row of a rule: the index among [`names`], and the row with the span's passed packets.
+#[must_use]
+pub fn rows(limits: &[Limit], image: &Image) -> Vec<(usize, u32)> {
+    let levels_before = |limit: usize| limits.iter().take(limit).map(|limit| limit.levels.len()).sum::<usize>();
+    let index = |limit: usize, level: usize| match level {
+        0 => limit,
+        level => limits.len() + levels_before(limit) + level - 1,
+    };
+    image.catalogue.iter().map(|counted| (index(counted.limit, counted.level), counted.span)).collect()
+}
 
 /// Counters of earlier policies.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
-    /// By limit name.
+    /// By limit name; levels are separate.
     pub limits: HashMap<String, Counters>,
     /// Packets without any rule, by reason.
     pub bypass: [Counters; BYPASS_ROWS as usize],
@@ -73,13 +92,26 @@ impl Counted {
     }
 }
 
-/// The counters of the nth limit.
+/// The counters of a limit with all its levels.
 #[must_use]
-pub fn of_limit(nth: usize, image: &Image, rows: &[Counters]) -> Counters {
+pub fn of_limit(nth: usize, limit: &Limit, image: &Image, rows: &[Counters]) -> Counters {
+    let at = |level: usize| of_level(LimitAt { limit: nth, level }, image, rows);
+    (1..=limit.levels.len()).map(at).fold(at(0), with_level)
+}
+
+/// A limit's counters with those of a level, whose passed packets are the limit's.
+#[must_use]
+pub fn with_level(limit: Counters, level: Counters) -> Counters {
+    limit.plus(Counters { passed: Traffic::default(), ..level })
+}
+
+/// The counters of a limit at one of its keys.
+#[must_use]
+pub fn of_level(at: LimitAt, image: &Image, rows: &[Counters]) -> Counters {
     let row = |row: u32| rows.get(row as usize).copied().unwrap_or_default();
     let mut sum = Counters::default();
     let mut spans = BTreeSet::new();
-    for (counter, counted) in (BYPASS_ROWS..).zip(&image.catalogue).filter(|(_, counted)| counted.limit == nth) {
+    for (counter, counted) in (BYPASS_ROWS..).zip(&image.catalogue).filter(|(_, counted)| (counted.limit, counted.level) == (at.limit, at.level)) {
         sum = sum.plus(Counters { passed: Traffic::default(), ..row(counter) });
         // A limit with tiers has several rules in one span, whose packets count once.
         if spans.insert(counted.span) {

@@ -4,14 +4,15 @@ pub mod baseline;
 pub mod counted;
 mod reader;
 pub mod samples;
+pub mod source_count;
 
-pub use api::limit::{ClassShare, Count, LimitDefinition, LimitStatus, WaitingStatus};
+pub use api::limit::{ClassShare, Count, LevelStatus, LimitDefinition, LimitStatus, WaitingStatus};
 pub use api::source::{
     BanHolder, BanStatus, BansRow, LastRefused, Precision, SourceLimit, SourceRequests, SourceStatus, TopRow,
 };
 pub use api::status::{BypassStatus, InterfaceState, InterfaceStatus, SourcesStatus, Status, Totals};
 pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
-pub use counted::{Counted, CountedDocument};
+pub use counted::{Counted, CountedDocument, names, rows, with_level};
 pub use host::monotonic_nanoseconds;
 pub use reader::{Extent, Live, Reader};
 pub(crate) use reader::{ban_status, bypass_status, own_status, prefix_of, prefix_text};

@@ -23,15 +23,15 @@ use common::time::{Ticks, is_alive};
 use config::policy::{self, Action, Config, Limit, Mode};
 use config::prefix::mapped;
 use datapath::bans::{BanList, By, Held};
-use datapath::compile::{Group, PrefixKey};
+use datapath::compile::{Group, LimitAt, PrefixKey};
 use datapath::{Datapath, LoadError, SlotView, Sources};
 use host::monotonic_nanoseconds;
 
 use super::baseline::Baseline;
-use super::counted::{Counted, of_limit};
+use super::counted::{Counted, of_level, with_level};
 use super::samples::{self, LimitCounts, Samples, Spans};
 use super::{
-    BanHolder, BanStatus, BypassStatus, LastRefused, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow,
+    BanHolder, BanStatus, BypassStatus, LastRefused, LevelStatus, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow,
     Totals,
 };
 
@@ -153,13 +153,32 @@ impl Reader<'_> {
         let egress = self.egress.map(Datapath::counters).transpose()?.unwrap_or_default();
         let keys = match extent {
             Extent::Whole => self.keys()?,
-            Extent::Counters => Vec::new(),
+            Extent::Counters => HashMap::new(),
         };
         let statuses = self.config.limits.iter().enumerate().map(|(nth, limit)| {
             let counters = if limit.direction == Direction::Egress { &egress } else { &ingress };
-            let before = self.counted.limits.get(&limit.name).copied().unwrap_or_default();
-            let sum = before.plus(of_limit(nth, self.datapath_of(limit).image(), counters));
-            let sum = self.baseline.of_limit(&limit.name, sum);
+            let keys = |at: LimitAt| keys.get(&at).copied().unwrap_or(0);
+            let of = |name: &str, at: LimitAt| {
+                let before = self.counted.limits.get(name).copied().unwrap_or_default();
+                let sum = before.plus(of_level(at, self.datapath_of(limit).image(), counters));
+                self.baseline.of_limit(name, sum)
+            };
+            let own = LimitAt { limit: nth, level: 0 };
+            let mut sum = of(&limit.name, own);
+            let mut levels = Vec::new();
+            for (level, it) in (1..).zip(&limit.levels) {
+                let at = LimitAt { limit: nth, level };
+                let counters = of(&limit.level_name(it), at);
+                sum = with_level(sum, counters);
+                levels.push(LevelStatus {
+                    level: it.key.to_string(),
+                    factor: it.factor.factor(),
+                    throttled: counters.throttled.into(),
+                    would_throttle: counters.would_throttle.into(),
+                    over: counters.over.into(),
+                    keys: keys(at),
+                });
+            }
             LimitStatus {
                 definition: limit.into(),
                 passed: sum.passed.into(),
@@ -167,25 +186,26 @@ impl Reader<'_> {
                 would_throttle: sum.would_throttle.into(),
                 over: sum.over.into(),
                 contended: sum.contended.into(),
-                keys: keys.get(nth).copied().unwrap_or(0),
+                keys: keys(own),
+                levels,
                 waiting: None,
             }
         });
         Ok(statuses.collect())
     }
 
-    /// For each limit, the keys whose state has not decayed.
-    fn keys(&self) -> Result<Vec<u64>, LoadError> {
+    /// For each limit at each level, the keys whose state has not decayed.
+    fn keys(&self) -> Result<HashMap<LimitAt, u64>, LoadError> {
         let (_, now) = self.now();
-        let mut keys = vec![0; self.config.limits.len()];
+        let mut keys = HashMap::new();
         for view in self.sources()?.iter() {
             let Some(group) = self.groups().get(view.group as usize) else { continue };
             let mut last = None;
-            for (limit, rule) in &group.states {
+            for (at, rule) in &group.states {
                 // Several states of one limit count as one key.
-                if last != Some(*limit) && is_alive(view.words[usize::from(rule.position)], now) {
-                    keys[*limit] += 1;
-                    last = Some(*limit);
+                if last != Some(*at) && is_alive(view.words[usize::from(rule.position)], now) {
+                    *keys.entry(*at).or_default() += 1;
+                    last = Some(*at);
                 }
             }
         }
@@ -223,9 +243,12 @@ impl Reader<'_> {
     /// A key under one limit.
     fn top_row(&self, key: &Key, counts: &LimitCounts, now: u64) -> Option<TopRow> {
         let group = self.groups().get(key.group as usize)?;
+        let limit = self.config.limits.get(counts.limit)?;
         Some(TopRow {
             source: self.describe(key, &group.key),
-            limit: self.config.limits.get(counts.limit)?.name.clone(),
+            limit: limit.name.clone(),
+            level: limit.level_text(counts.level),
+            sources: counts.sources,
             passed_packets: counts.passed,
             passed_precision: counts.precision,
             throttled_packets: counts.refused,
@@ -261,6 +284,7 @@ impl Reader<'_> {
             }
             kind if kind == KeyKind::Interface as u8 => format!("interface {}", interface_name(key.extra)),
             kind if kind == KeyKind::Network as u8 && key.extra != 0 => format!("AS{}", network::to_asn(key.extra)),
+            kind if kind == KeyKind::All as u8 => policy::Key::All.to_string(),
             kind => {
                 let address = prefix_text(key, rule);
                 if kind == KeyKind::AddressPort as u8 { format!("{address} port {}", key.extra) } else { address }
@@ -274,45 +298,36 @@ impl Reader<'_> {
     ///
     /// When a map cannot be read.
     pub fn show(&self, address: IpAddr) -> Result<SourceStatus, LoadError> {
-        let (nanoseconds, now) = self.now();
+        let nanoseconds = self.now().0;
         let octets = mapped(address);
         let Address { hi, lo } = Address::from_ipv6(octets);
         let entry = self.ingress.image().entry(Address { hi, lo });
         let is_ipv4 = u32::from(address.is_ipv4());
         let subject = Subject { hi, lo, is_ipv4, class: entry.class(), ..Subject::default() };
         let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
-        let (sources, spans) = (self.sources()?, self.spans());
-        let mut last: Option<(u64, usize)> = None;
+        let spans = self.spans();
+        let mut last: Option<(u64, LimitAt)> = None;
         let mut limits = Vec::new();
         for (nth, limit) in self.config.limits.iter().enumerate() {
-            let rules = self.rules_of(nth, limit, Address { hi, lo });
-            let Some(first) = rules.first().filter(|_| !is_free && limit.key.is_of_one_address()) else { continue };
-            let network = self.datapath_of(limit).image().network(Address { hi, lo });
-            let key = first.key_of(&Subject { network, ..subject });
-            let slot = sources.find(&key);
-            let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
-            let counts = self.counts(&key, &samples, &spans)?.into_iter().find(|counts| counts.limit == nth);
-            let counts = counts.unwrap_or_default();
-            if counts.refused_at > 0 {
-                last = last.max(Some((counts.refused_at, nth)));
+            if is_free || !limit.key.is_of_one_address() {
+                continue;
             }
-            let mut remaining = u64::MAX;
-            let mut wait = 0;
-            for rule in &rules {
-                let (left, ticks) = allowance(sources, rule, slot.as_ref(), now);
-                remaining = remaining.min(left);
-                wait = wait.max(self.ingress.settings().scale.nanoseconds(ticks));
+            for level in 0..=limit.levels.len() {
+                let at = LimitAt { limit: nth, level };
+                let rules = self.rules_of(at, limit, Address { hi, lo });
+                // A level of a key with a port has that port, too.
+                let Some(first) = rules.first().filter(|rule| rule.key != KeyKind::AddressPort as u8) else { continue };
+                let network = self.datapath_of(limit).image().network(Address { hi, lo });
+                let key = first.key_of(&Subject { network, ..subject });
+                let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
+                let counts = self.counts(&key, &samples, &spans)?.into_iter().find(|counts| counts.limit == nth);
+                let counts = counts.unwrap_or_default();
+                if counts.refused_at > 0 {
+                    last = last.max(Some((counts.refused_at, at)));
+                }
+                let row = self.source_limit(limit, at, (&key, &rules), counts)?;
+                limits.push(row);
             }
-            limits.push(SourceLimit {
-                name: limit.name.clone(),
-                remaining,
-                retry_after_seconds: wait as f64 / 1e9,
-                passed_packets: counts.passed,
-                passed_precision: counts.precision,
-                throttled_packets: counts.refused,
-                would_throttle_packets: counts.would_refuse,
-                last_throttled_seconds_ago: seconds_since(counts.last(), nanoseconds),
-            });
         }
         Ok(SourceStatus {
             source: address.to_string(),
@@ -322,11 +337,44 @@ impl Reader<'_> {
             exempt: None,
             ban: self.ban(&octets, nanoseconds),
             limits,
-            last_refused: last.and_then(|(at, limit)| {
-                let limit = self.config.limits.get(limit)?.name.clone();
-                Some(LastRefused { limit, seconds_ago: nanoseconds.saturating_sub(at) as f64 / 1e9 })
+            last_refused: last.and_then(|(instant, at)| {
+                let limit = self.config.limits.get(at.limit)?;
+                let (name, level) = (limit.name.clone(), limit.level_text(at.level));
+                Some(LastRefused { limit: name, level, seconds_ago: nanoseconds.saturating_sub(instant) as f64 / 1e9 })
             }),
             requests: Vec::new(),
+        })
+    }
+
+    /// The state of a key under a limit at one of its levels.
+    fn source_limit(
+        &self,
+        limit: &Limit,
+        at: LimitAt,
+        (key, rules): (&Key, &[Rule]),
+        counts: LimitCounts,
+    ) -> Result<SourceLimit, LoadError> {
+        let ((nanoseconds, now), sources) = (self.now(), self.sources()?);
+        let slot = sources.find(key);
+        let (mut remaining, mut wait) = (u64::MAX, 0);
+        for rule in rules {
+            let (left, ticks) = allowance(sources, rule, slot.as_ref(), now);
+            remaining = remaining.min(left);
+            wait = wait.max(self.ingress.settings().scale.nanoseconds(ticks));
+        }
+        let level = limit.level_text(at.level);
+        Ok(SourceLimit {
+            name: limit.name.clone(),
+            key: level.as_ref().and(rules.first()).map(|rule| self.describe(key, rule)),
+            level,
+            sources: counts.sources,
+            remaining,
+            retry_after_seconds: wait as f64 / 1e9,
+            passed_packets: counts.passed,
+            passed_precision: counts.precision,
+            throttled_packets: counts.refused,
+            would_throttle_packets: counts.would_refuse,
+            last_throttled_seconds_ago: seconds_since(counts.last(), nanoseconds),
         })
     }
 
@@ -376,7 +424,7 @@ impl Reader<'_> {
         let (_, now) = self.now();
         let mut forgotten = 0;
         for (number, group) in (0u32..).zip(self.groups()) {
-            let rules: Vec<Rule> = group.states.iter().filter(|(of, _)| *of == limit).map(|(_, rule)| *rule).collect();
+            let rules: Vec<Rule> = group.states.iter().filter(|(of, _)| of.limit == limit).map(|(_, rule)| *rule).collect();
             if !rules.is_empty() {
                 forgotten += self.sources()?.reset_all(number, &rules, now);
             }
@@ -384,11 +432,11 @@ impl Reader<'_> {
         Ok(Some(forgotten))
     }
 
-    /// The rules of a limit that decide on an address, each state once. Empty if the limit does not apply to it.
-    fn rules_of(&self, nth: usize, limit: &Limit, address: Address) -> Vec<Rule> {
+    /// The rules of a limit's level that decide on an address, each state once. Empty if the limit does not apply to it.
+    fn rules_of(&self, at: LimitAt, limit: &Limit, address: Address) -> Vec<Rule> {
         let image = self.datapath_of(limit).image();
         let entry = image.entry(address);
-        if !image.applies(nth, entry) {
+        if !image.applies(at.limit, entry) {
             return Vec::new();
         }
         let offset = image.rules_of(entry);
@@ -397,7 +445,8 @@ impl Reader<'_> {
             let Some(rule) = self.datapath_of(limit).rule_in_effect(offset as usize + row) else { continue };
             // A soft limit refuses by its upper rule.
             let has_last_word = rule.enforcement != Enforcement::Soft as u8;
-            if counted.limit == nth && has_last_word && rules.iter().all(|known| known.position != rule.position) {
+            let is_own = (counted.limit, counted.level) == (at.limit, at.level);
+            if is_own && has_last_word && rules.iter().all(|known| known.position != rule.position) {
                 rules.push(rule);
             }
         }

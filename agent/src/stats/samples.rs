@@ -7,9 +7,9 @@ use common::key::Key;
 use common::rule::Rule;
 use common::table::WIDEST_SLOT;
 use datapath::Sources;
-use datapath::compile::Group;
+use datapath::compile::{Group, LimitAt};
 
-use super::Precision;
+use super::{Precision, source_count};
 
 #[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<(SampleKey, KeyStatistics)>);
@@ -19,6 +19,8 @@ pub struct Samples(Vec<(SampleKey, KeyStatistics)>);
 pub struct LimitCounts {
     /// The limit's index in the config.
     pub limit: usize,
+    /// 0: its own key; n: its nth level.
+    pub level: usize,
     pub passed: u64,
     /// The precision of `passed`.
     pub precision: Precision,
@@ -29,6 +31,8 @@ pub struct LimitCounts {
     pub refused_at: u64,
     /// The last packet that would have been refused; 0 if none.
     pub would_refuse_at: u64,
+    /// Under a level: an estimate of its refused sources; `None` if no refusal was sampled.
+    pub sources: Option<u64>,
 }
 
 impl LimitCounts {
@@ -118,13 +122,14 @@ impl Samples {
         let rest = slot.as_ref().map_or(0, |slot| u64::from(slot.passed));
         let tallies = slot.map_or([0; WIDEST_SLOT as usize], |slot| sources.refused(&slot));
         let mut limits: Vec<LimitCounts> = Vec::new();
-        for (limit, rule) in &group.states {
+        for (LimitAt { limit, level }, rule) in &group.states {
             let found = limits.iter_mut().find(|counts| counts.limit == *limit);
             let counts = match found {
                 Some(counts) => counts,
                 None => {
                     let (passed, precision) = self.passed(*limit, (group, spans.of_group(key.group)), rest);
-                    limits.push(LimitCounts { limit: *limit, passed, precision, ..LimitCounts::default() });
+                    let new = LimitCounts { limit: *limit, level: *level, passed, precision, ..LimitCounts::default() };
+                    limits.push(new);
                     let Some(counts) = limits.last_mut() else { continue };
                     counts
                 }
@@ -141,6 +146,7 @@ impl Samples {
                 counts.would_refuse += statistics.would_refuse;
                 counts.refused_at = counts.refused_at.max(statistics.refused_at);
                 counts.would_refuse_at = counts.would_refuse_at.max(statistics.would_refuse_at);
+                counts.sources = counts.sources.max(source_count::estimate(&statistics.sources));
             }
             *(if is_observed { &mut counts.would_refuse } else { &mut counts.refused }) += tally;
         }
@@ -154,7 +160,7 @@ impl Samples {
 
     /// The packets that passed one limit. `rest` are those of all limits that are not sampled yet.
     fn passed(&self, limit: usize, (group, spans): (&Group, &[u8]), rest: u64) -> (u64, Precision) {
-        let positions = || group.states.iter().filter(|(of, _)| *of == limit).map(|(_, rule)| rule.position);
+        let positions = || group.states.iter().filter(|(of, _)| of.limit == limit).map(|(_, rule)| rule.position);
         let all: u64 = self.0.iter().map(|(_, statistics)| statistics.passed).sum();
         if spans.iter().all(|states| positions().any(|position| states >> position & 1 != 0)) {
             return (all + rest, Precision::Exact);
@@ -183,11 +189,11 @@ pub fn moved<'n>(
     for ((number, old), new) in (0u32..).zip(old).zip(new) {
         // The nth state of a limit stays the nth.
         let parts = |group: &Group, name: &dyn Fn(usize) -> Option<&'n str>| {
-            let mut count: HashMap<usize, usize> = HashMap::new();
-            let part = |(limit, rule): &(usize, Rule)| {
-                let nth = count.entry(*limit).or_default();
+            let mut count: HashMap<LimitAt, usize> = HashMap::new();
+            let part = |(at, rule): &(LimitAt, Rule)| {
+                let nth = count.entry(*at).or_default();
                 *nth += 1;
-                (name(*limit), *nth, rule.position)
+                (name(at.limit), *nth, rule.position)
             };
             group.states.iter().map(part).collect::<Vec<_>>()
         };

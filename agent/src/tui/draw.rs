@@ -275,8 +275,8 @@ fn source_row<'v>(source: &'v SourceLoad, names: [usize; 2], theme: Theme) -> Ve
     let row = &source.row;
     let throttled = row.throttled_packets + source.row.would_throttle_packets;
     vec![
-        Cell::from(human::cut(&row.source, names[0])),
-        Cell::from(human::cut(&row.limit, names[1])),
+        Cell::from(human::cut(&row.source_text(), names[0])),
+        Cell::from(human::cut(&row.limit_text(), names[1])),
         number(rate(source.passed_per_second)),
         number(rate(source.throttled_per_second)).style(alarm(source.throttled_per_second, theme)),
         number(format!("{}{}", row.passed_precision.mark(), compact(row.passed_packets as f64))),

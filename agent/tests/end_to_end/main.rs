@@ -18,6 +18,7 @@ mod instants;
 mod intercept;
 mod interfaces;
 mod keys;
+mod levels;
 mod life;
 mod limits;
 mod lists;
@@ -56,7 +57,8 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 20] = [
+const ON_KERNELS: [&[Test]; 21] = [
+    levels::TESTS,
     lists::TESTS,
     limits::TESTS,
     keys::TESTS,

@@ -3,6 +3,7 @@
 
 mod essential;
 mod hooks;
+mod levels;
 mod lists;
 mod prefixes;
 mod replay;
@@ -68,6 +69,7 @@ fn main() {
         replay::a_replay_comes_to_the_verdicts_and_counters_of_the_kernel,
         replay::a_replay_of_limits_for_some_sources_and_interfaces_does_so_too,
         replay::a_replay_of_keys_of_networks_does_so_too,
+        levels::a_botnet_below_every_limit_is_held_to_its_levels_and_polite_sources_pass,
         a_refused_source_has_an_event_at_once_and_then_once_a_second,
         two_cpus::two_cpus_that_refuse_one_source_at_once_report_it_once,
         the_verifier_is_done_well_before_it_gives_up,

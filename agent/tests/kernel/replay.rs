@@ -62,6 +62,7 @@ ports = [53]
 unit = "requests"
 rate = "20/s"
 algorithm = "sliding-window"
+levels = [{ prefix = "24/64", factor = 3.5 }]
 [[limit]]
 name = "web"
 protocol = "tcp"
@@ -75,6 +76,7 @@ name = "log"
 protocol = "icmp"
 rate = "15/s"
 algorithm = "sliding-log"
+levels = [{ prefix = "24/48", factor = 2 }, { key = "all", factor = 5 }]
 [[limit]]
 name = "classes"
 key = "class"
@@ -91,6 +93,7 @@ direction = "egress"
 rate = "100/s"
 ipv6_prefix = 56
 algorithm = "sliding-window"
+levels = [{ prefix = "22/48", factor = 2 }, { key = "all", factor = 3 }]
 [[limit]]
 name = "out-web"
 direction = "egress"

@@ -5,6 +5,7 @@ use super::slot::Slot;
 use super::verdict::Passage;
 use crate::limiter::Charge;
 use crate::rule::{MAX_RULES, RuleSpan, Subject};
+use crate::source_sketch;
 use crate::time::Ticks;
 
 /// The result of looking for a key's slot, and for room for a new one.
@@ -69,6 +70,13 @@ impl PacketState {
     #[must_use]
     pub fn case(&self) -> (RuleSpan, Subject) {
         (self.span, self.subject)
+    }
+
+    /// The number of the packet's source: [`source_sketch::number`].
+    #[inline(always)]
+    #[must_use]
+    pub fn source(&self) -> u64 {
+        source_sketch::number(&self.subject)
     }
 
     /// How the packet passes.

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use config::policy::RateSpec;
+use config::policy::{Limit, RateSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::attack::Attack;
@@ -90,6 +90,12 @@ pub struct Event {
     /// The subject: an address, a prefix, a class or an interface; `None` for requests without a client's address.
     pub source: Option<String>,
     pub limit: Option<String>,
+    /// The limit's level, if the subject is a level's key; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// Under a level: an estimate of the subject's refused sources, from samples, since the last minute without a refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<u64>,
     /// The process group's name.
     pub group: Option<String>,
     pub verdict: EventKind,
@@ -117,6 +123,8 @@ impl Event {
             time: seconds_since_1970(),
             source: None,
             limit: None,
+            level: None,
+            sources: None,
             group: None,
             verdict,
             count,
@@ -155,6 +163,15 @@ impl Event {
 pub fn exceeded(rates: &RateSpec, unit: &dyn std::fmt::Display) -> String {
     let burst = if rates.algorithm.has_burst() { format!(", burst {}", rates.burst) } else { String::new() };
     format!("more than {} {unit}{burst}", rates.text())
+}
+
+/// The same for a limit at its nth level: `at 24/48, more than 20 × 10/s packets, burst 200`.
+#[must_use]
+pub fn exceeded_at(limit: &Limit, level: usize) -> String {
+    let levels = limit.at_levels();
+    let at = levels.get(level).unwrap_or(limit);
+    let exceeded = exceeded(&at.rates, &at.unit);
+    limit.level_text(level).map_or(exceeded.clone(), |level| format!("at {level}, {exceeded}"))
 }
 
 /// The wall-clock time in seconds since 1970.

@@ -172,11 +172,31 @@ pub struct LimitStatus {
     /// Refused packets whose key's state other CPUs kept changing.
     #[serde(default)]
     pub contended: Count,
-    /// Keys whose allowance is not full.
+    /// Keys whose allowance is not full, of the limit's own key.
     pub keys: u64,
+    /// The limit's levels, the narrowest first; absent without levels. The limit's other counts include theirs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<LevelStatus>,
     /// The queue of a limit on requests; `null` for limits on packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WaitingStatus>,
+}
+
+/// The counts of one level.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LevelStatus {
+    /// Its key: prefix lengths as in `24/48`, or `all`.
+    pub level: String,
+    /// How many times the limit's rate and burst it allows.
+    pub factor: f64,
+    /// Packets refused by this level.
+    pub throttled: Count,
+    /// Packets that would have been refused if the limit were not on `observe`.
+    pub would_throttle: Count,
+    /// Packets that passed above the level, because the limit is soft or elastic or marks them.
+    pub over: Count,
+    /// Keys whose allowance is not full.
+    pub keys: u64,
 }
 
 /// Requests in a limit's queue, and the outcome of those that left it.

@@ -9,6 +9,13 @@ pub struct TopRow {
     pub source: String,
     /// A limit that counts it.
     pub limit: String,
+    /// The level whose key it is; absent for the limit's own key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// Under a level: an estimate of the sources whose packets it refused, from samples, since the last minute without a
+    /// refusal; absent without refusals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<u64>,
     /// Passed packets to which the limit applied.
     pub passed_packets: u64,
     #[serde(default)]
@@ -20,6 +27,36 @@ pub struct TopRow {
     /// Seconds since the last packet that it refused or would have refused.
     #[serde(default)]
     pub last_throttled_seconds_ago: Option<f64>,
+}
+
+impl TopRow {
+    /// The source as text: `203.0.113.0/24, 212 sources`.
+    #[must_use]
+    pub fn source_text(&self) -> String {
+        with_sources(&self.source, self.sources)
+    }
+
+    /// The limit as text: `web`, `web at 24/48`.
+    #[must_use]
+    pub fn limit_text(&self) -> String {
+        at_level(&self.limit, self.level.as_deref())
+    }
+}
+
+/// A key and the number of its sources as text: `203.0.113.0/24, 212 sources`.
+#[must_use]
+pub fn with_sources(key: &str, sources: Option<u64>) -> String {
+    match sources {
+        Some(1) => format!("{key}, 1 source"),
+        Some(sources) => format!("{key}, {} sources", config::human::number(sources)),
+        None => key.to_owned(),
+    }
+}
+
+/// A limit and its level as text: `web`, `web at 24/48`.
+#[must_use]
+pub fn at_level(limit: &str, level: Option<&str>) -> String {
+    level.map_or_else(|| limit.to_owned(), |level| format!("{limit} at {level}"))
 }
 
 /// How exact a count is.
@@ -152,6 +189,15 @@ pub struct BansRow {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SourceLimit {
     pub name: String,
+    /// The level, whose key others share; absent for the limit's own key, which is listed before its levels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// The level's key: a prefix, or `all`; absent for the limit's own key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// As [`TopRow::sources`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<u64>,
     /// Units that would pass now.
     pub remaining: u64,
     /// Seconds until one unit passes; 0 if one passes now.
@@ -173,5 +219,9 @@ pub struct SourceLimit {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LastRefused {
     pub limit: String,
+    /// The level that refused it; absent for the limit's own key. Its key is shared: the packet may have been of another
+    /// source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
     pub seconds_ago: f64,
 }

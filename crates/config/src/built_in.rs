@@ -25,6 +25,7 @@ impl Config {
                 burst,
                 tiers: Vec::new(),
             },
+            levels: Vec::new(),
             throttle: Throttle::Hard,
             action: Action::Drop,
             on_full: OnFull::Share,

@@ -34,7 +34,9 @@ pub fn check_exchanged(limits: &[ReadLimit], classes: &[ReadClass], problems: &m
     for read in limits.iter().filter(|read| read.limit.cluster == Some(ClusterMode::Keys)) {
         let limit = &read.limit;
         let key = |limit: &Limit| (limit.direction, limit.key, limit.ipv4_prefix, limit.ipv6_prefix);
-        let is_other = |other: &&ReadLimit| other.limit.name != limit.name && key(&other.limit) == key(limit);
+        let is_other = |other: &&ReadLimit| {
+            other.limit.name != limit.name && other.limit.at_levels().iter().any(|at| key(at) == key(limit))
+        };
         if let Some(other) = limits.iter().find(is_other) {
             let name = &other.limit.name;
             let message =
@@ -62,6 +64,13 @@ pub fn check_limits(limits: &[ReadLimit], agent: &AgentConfig, agent_span: Span,
                 message,
                 "give one of them another name: it is the label in counters",
             );
+        }
+        for level in &read.limit.levels {
+            let name = read.limit.level_name(level);
+            if limits.iter().any(|other| other.limit.name == name) {
+                let message = format!("duplicate limit name {name:?}: it is the name of a level");
+                problems.error(read.levels_span.clone(), message, "give the limit with this name another one");
+            }
         }
         let is_xdp = matches!(agent.attach, Attach::Native | Attach::Generic);
         if read.limit.direction == Direction::Ingress && matches!(read.limit.action, Action::Mark(_)) && is_xdp {

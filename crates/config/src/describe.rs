@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::human;
 use crate::policy::{
-    Action, Algorithm, BanList, Class, Direction, Key, Limit, LimitSources, ListSource, OnFull, PortSet,
+    Action, Algorithm, BanList, Class, Direction, Key, Level, LevelKey, Limit, LimitSources, ListSource, OnFull, PortSet,
     ProtocolFilter, RequestEnforcement, RequestLimit, Service, Throttle, Tier,
 };
 use crate::policy_group::Group;
@@ -22,6 +22,7 @@ impl Limit {
             Unit::Bytes => human::size(self.rates.burst),
             _ => human::number(self.rates.burst),
         }));
+        parts.extend(self.levels.iter().map(|level| self.level_in_words(level)));
         parts.extend(self.throttle.words());
         parts.push(self.action.words());
         parts.extend((self.on_full != OnFull::Share).then(|| format!("{} when the table is full", self.on_full)));
@@ -30,6 +31,15 @@ impl Limit {
         parts.extend(self.sources.as_ref().map(|sources| self.sources_in_words(sources)));
         parts.extend(self.interfaces.as_ref().map(|names| format!("on {}", shortened(names.iter()))));
         format!("{} {}  {}", self.direction_name(), self.traffic(), parts.join(", "))
+    }
+
+    /// `20 times per IPv4 /24, IPv6 /48`, `2,000 times for all`.
+    fn level_in_words(&self, level: &Level) -> String {
+        let key = match level.key {
+            LevelKey::Prefix { ipv4, ipv6 } => format!("per IPv4 /{ipv4}, IPv6 /{ipv6}"),
+            LevelKey::All => "for all".to_owned(),
+        };
+        format!("{} times {key}", level.factor.factor())
     }
 
     /// `tcp/22`, `any`, `tcp+udp/53`.

@@ -2,7 +2,7 @@
 
 use common::limiter::sliding_log::LARGEST_LOG;
 
-use super::policy::{Action, Direction, Escalate, Limit, Multiplier, ProtocolFilter};
+use super::policy::{Action, Direction, Escalate, LevelKey, Limit, Multiplier, ProtocolFilter};
 use super::read_limit::ReadLimit;
 use super::report::Problems;
 use super::table::{Table, float};
@@ -122,7 +122,7 @@ pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
                 (message, format!("set {key} to {widest} or more, or leave out escalate"))
             })
         };
-        if let Some((message, help)) = error {
+        if let Some((message, help)) = error.or_else(|| too_wide(limit)) {
             problems.error(escalate_span.clone(), message, help);
         } else if !refuses(limit) {
             let message = "escalate has no effect: this action refuses nothing";
@@ -134,6 +134,15 @@ pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
             problems.warning(escalate_span.clone(), message, help);
         }
     }
+}
+
+/// The error for a level whose prefix is too wide to be banned.
+fn too_wide(limit: &Limit) -> Option<(String, String)> {
+    let is_wide = |key: &LevelKey| matches!(key, LevelKey::Prefix { ipv4, ipv6 } if *ipv4 < WIDEST.0 || *ipv6 < WIDEST.1);
+    let key = limit.levels.iter().map(|level| level.key).find(is_wide)?;
+    let message = format!("escalate is not supported with level {key}: it would ban the whole prefix");
+    let help = format!("write lengths of at least {}/{}, or key = \"all\", which is never banned", WIDEST.0, WIDEST.1);
+    Some((message, help))
 }
 
 const fn refuses(limit: &Limit) -> bool {

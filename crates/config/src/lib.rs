@@ -21,6 +21,7 @@ mod geo_keys;
 mod group;
 mod group_resources;
 pub mod human;
+mod levels;
 mod limit;
 mod limit_action;
 mod limit_ports;

@@ -1,6 +1,7 @@
 //! `[[limit]]`.
 
 use super::escalate::{self, Counts};
+use super::levels::{self, OwnKey};
 use super::limit_action::{action, check_action, throttle};
 use super::limit_ports::ports;
 use super::limit_scope;
@@ -57,6 +58,9 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         let span = table.span_of("tiers");
         table.problems.error(span, "tiers is not supported with cluster = \"keys\" on packets", "leave out tiers");
     }
+    let own = OwnKey { key, ipv4: ipv4_prefix, ipv6: ipv6_prefix };
+    let levels = levels::read(&mut table, own, algorithm, &rates);
+    let levels_span = table.span_of("levels");
     combinations(&mut table, protocol, unit, algorithm, key, ports.is_some());
     check_action(&mut table, action, throttle);
     if let (Action::Shape, Some(main)) = (action, &rates.main) {
@@ -77,6 +81,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         ipv6_prefix,
         unit,
         rates,
+        levels,
         throttle,
         action,
         on_full,
@@ -85,7 +90,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         sources,
         interfaces,
     };
-    Some(ReadLimit { limit, name_span, key_span, burst_span, scope_spans, escalate_span })
+    Some(ReadLimit { limit, name_span, key_span, burst_span, scope_spans, escalate_span, levels_span })
 }
 
 /// The mode in which the cluster's hosts share the limit; `None` without `cluster`.

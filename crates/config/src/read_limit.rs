@@ -15,6 +15,8 @@ pub struct ReadLimit {
     pub scope_spans: ScopeSpans,
     /// The span of its `escalate`.
     pub escalate_span: Span,
+    /// The span of its `levels`.
+    pub levels_span: Span,
 }
 
 /// The spans of both lists' elements.

@@ -107,6 +107,8 @@ words!(
         Interface = "interface",
         /// The network (autonomous system) of the remote address.
         Asn = "asn",
+        /// Everything that the limit applies to, per direction.
+        All = "all",
     }
 );
 words!(

@@ -25,6 +25,7 @@ impl Engine {
             over: Count::default(),
             contended: Count::default(),
             waiting: Some(limit.line.status()),
+            levels: Vec::new(),
             keys: limit.stores.iter().map(|store| store.keys()).sum::<usize>() as u64,
         };
         self.limits.iter().map(status).collect()

@@ -84,6 +84,11 @@ fn of_packets(figures: &Figures) -> Vec<Aim> {
         let measured = further(figures, &format!("one limit of {rates} tiers, hot key"), rates);
         aims.push(aim("further", what, Bound::AtMost(0.4), measured));
     }
+    for levels in [1, 2, 3] {
+        let what = format!("each of {levels} levels of a limit: of the limit's cost over a bare drop");
+        let measured = further(figures, &format!("one limit, hot key, levels: {levels}"), levels + 1);
+        aims.push(aim("levels", what, Bound::AtMost(0.4), measured));
+    }
     for (key, case, what, most) in [
         ("refused", "one limit, hot key, refused", "a refused packet: of a passed one", 1.0),
         ("limits", "one of 10000 limits, hot key", "10,000 configured limits: of one", 1.2),

@@ -6,7 +6,7 @@ use datapath::Entry;
 
 use super::{Case, Sources, Subject};
 use crate::policies::{
-    Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, limit, limits, limits_elsewhere, policy, policy_for,
+    Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, levels, limit, limits, limits_elsewhere, policy, policy_for,
     prefixes, tiers,
 };
 use crate::programs::{Harness, Weir, minimal};
@@ -136,6 +136,9 @@ fn hot(cases: &mut Cases<'_>) -> Result<()> {
     }
     for rates in [2, 4, 7] {
         cases.weir(row(format!("one limit of {rates} tiers, hot key")), &tiers(rates, HOT))?;
+    }
+    for count in [1, 2, 3] {
+        cases.weir(row(format!("one limit, hot key, levels: {count}")), &levels(count, HOT))?;
     }
     cases.weir(row("4 limits, hot key, refused").ends(Some(XDP_DROP)), &limits(4, REFUSING))?;
     for name in ["leaky-bucket", "fixed-window", "sliding-window"] {

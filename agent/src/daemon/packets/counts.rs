@@ -11,7 +11,7 @@ use datapath::compile::Image;
 use datapath::{Datapath, Generation, Generations, LoadError};
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{Counted, CountedDocument};
+use crate::stats::{self, Counted, CountedDocument};
 
 /// The most limits whose counters are kept; beyond that, those of limits that are no longer in effect are dropped.
 const MOST_LIMITS: usize = 16_384;
@@ -21,9 +21,9 @@ const MOST_LIMITS: usize = 16_384;
 struct Rows {
     /// Rows before those of the rules.
     bypass: u32,
-    /// The limits' names, in the config's order.
+    /// The names of [`stats::names`].
     limits: Vec<String>,
-    /// For each row of a rule: the limit's index, and the row with the span's passed packets.
+    /// For each row of a rule: the name's index, and the row with the span's passed packets.
     ingress: Vec<(usize, u32)>,
     egress: Vec<(usize, u32)>,
 }
@@ -91,10 +91,10 @@ pub fn describe(
     ingress: &Datapath,
     egress: Option<&Datapath>,
 ) -> Result<(), LoadError> {
-    let rows = |image: &Image| image.catalogue.iter().map(|counted| (counted.limit, counted.span)).collect();
+    let rows = |image: &Image| stats::rows(limits, image);
     let rows = Rows {
         bypass: BYPASS_ROWS,
-        limits: limits.iter().map(|limit| limit.name.clone()).collect(),
+        limits: stats::names(limits),
         ingress: rows(ingress.image()),
         egress: egress.map(|egress| rows(egress.image())).unwrap_or_default(),
     };

@@ -23,7 +23,7 @@ use super::in_effect::InEffect;
 use super::saved_bans::saved_reasons;
 use crate::daemon::events::{Evaluated, Event};
 use crate::daemon::state::{MOST_TABLE_WORDS, Moment, Restore, Saved, SavedReason};
-use crate::stats::{CountedDocument, Live, monotonic_nanoseconds};
+use crate::stats::{self, CountedDocument, Live, monotonic_nanoseconds};
 
 /// The packet engine; empty while the config has no limits on packets: then the kernel's packet path is not needed.
 pub type Packets = Arc<ArcSwapOption<PacketEngine>>;
@@ -235,7 +235,10 @@ impl PacketEngine {
         let nth = in_effect.config.limits.iter().position(|limit| limit.name == name)?;
         let (direction, unit) = (in_effect.config.limits[nth].direction, in_effect.config.limits[nth].unit);
         let (asked, refused) = in_effect.datapath(direction).asked(nth).ok()?;
-        let before = in_effect.counted.limits.get(name).copied().unwrap_or_default();
+        let limit = &in_effect.config.limits[nth];
+        let of = |name: &str| in_effect.counted.limits.get(name).copied().unwrap_or_default();
+        let levels = limit.levels.iter().map(|level| of(&limit.level_name(level)));
+        let before = levels.fold(of(name), stats::with_level);
         let units = |traffic: Traffic| if unit == Unit::Bytes { traffic.bytes } else { traffic.packets };
         let before = (units(before.passed) + units(before.throttled), units(before.throttled));
         Some(Usage { wanted: units(asked) + before.0, refused: units(refused) + before.1 })

@@ -8,7 +8,7 @@ use api::event::seconds_since_1970;
 use common::counters::SampleKey;
 use common::key::Key;
 use config::escalate;
-use config::policy::{Escalate, Mode};
+use config::policy::{Escalate, Level, LevelKey, Mode};
 use datapath::bans::{By, Held, Why};
 use datapath::compile::PrefixKey;
 use datapath::{LoadError, MOST_BANS};
@@ -130,10 +130,17 @@ impl InEffect {
     fn followed(&self, limits: &[(usize, Escalate)]) -> HashMap<(u32, u8), Followed> {
         let mut states = HashMap::new();
         for (number, group) in (0u32..).zip(&self.ingress.image().groups) {
-            for (nth, rule) in &group.states {
-                let Some((_, escalate)) = limits.iter().find(|(of, _)| of == nth) else { continue };
-                let limit = self.config.limits[*nth].name.as_str().into();
-                states.insert((number, rule.position), Followed { limit, escalate: *escalate, rule: *rule });
+            for (at, rule) in &group.states {
+                let Some((_, escalate)) = limits.iter().find(|(of, _)| *of == at.limit) else { continue };
+                let limit = &self.config.limits[at.limit];
+                // A level bans its prefix, after as many times the refusals. No other key is banned.
+                let escalate = match at.level.checked_sub(1).and_then(|nth| limit.levels.get(nth)) {
+                    None => *escalate,
+                    Some(Level { key: LevelKey::Prefix { .. }, factor }) => escalate.times(*factor),
+                    Some(_) => continue,
+                };
+                let limit = limit.name.as_str().into();
+                states.insert((number, rule.position), Followed { limit, escalate, rule: *rule });
             }
         }
         states

@@ -21,7 +21,7 @@ use super::refusal_counts::Escalation;
 use super::saved_bans::restore_bans;
 use crate::daemon::state::Restore;
 use crate::stats::baseline::Baseline;
-use crate::stats::{Counted, Reader, monotonic_nanoseconds, samples};
+use crate::stats::{self, Counted, Reader, monotonic_nanoseconds, samples};
 
 /// The mutable state of the packet engine.
 pub(super) struct InEffect {
@@ -237,10 +237,10 @@ impl InEffect {
     /// The counters of this policy and earlier ones.
     pub(super) fn counted_in_all(&self) -> Result<Counted, LoadError> {
         let mut counted = self.counted.clone();
-        let names: Vec<String> = self.config.limits.iter().map(|limit| limit.name.clone()).collect();
+        let limits = &self.config.limits;
+        let names = stats::names(limits);
         for datapath in self.datapaths() {
-            let catalogue: Vec<_> =
-                datapath.image().catalogue.iter().map(|counted| (counted.limit, counted.span)).collect();
+            let catalogue = stats::rows(limits, datapath.image());
             counted.add(&names, BYPASS_ROWS, &catalogue, &datapath.counters()?, datapath.table_counters()?);
         }
         Ok(counted)

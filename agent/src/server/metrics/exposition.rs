@@ -11,7 +11,7 @@ use prometheus::{CounterVec, Error};
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::ledger::Ledger;
-use crate::stats::{Count, InterfaceState, LimitStatus, Status};
+use crate::stats::{Count, InterfaceState, LevelStatus, LimitStatus, Status};
 
 /// The documents from which metrics are made.
 #[derive(Clone, Debug, Default)]
@@ -320,6 +320,21 @@ impl Page<'_> {
             ["limit", "verdict"],
             on_packets().flat_map(|limit| verdicts(limit, |count| count.bytes)),
         )?;
+        let levels = || on_packets().flat_map(|limit| limit.levels.iter().map(move |level| (limit, level)));
+        if levels().next().is_some() {
+            self.counter(
+                "weir_limit_level_packets_total",
+                "Packets by the verdict of a limit's level; among those of the limit.",
+                ["limit", "level", "verdict"],
+                levels().flat_map(|(limit, level)| level_verdicts(limit, level)),
+            )?;
+            self.gauge(
+                "weir_limit_level_keys",
+                "Keys of a level whose allowance is not whole.",
+                ["limit", "level"],
+                levels().map(|(limit, level)| ([limit.definition.name.as_str(), level.level.as_str()], level.keys)),
+            )?;
+        }
         self.counter(
             "weir_limit_contended_packets_total",
             "Packets that a limit refused since other CPUs kept changing the state of their key; among the throttled.",
@@ -671,6 +686,15 @@ impl Page<'_> {
 
 fn is_on_requests(limit: &LimitStatus) -> bool {
     limit.definition.direction == "request"
+}
+
+fn level_verdicts<'a>(limit: &'a LimitStatus, level: &'a LevelStatus) -> [Row<'a, u64, 3>; 3] {
+    let (name, at) = (limit.definition.name.as_str(), level.level.as_str());
+    [
+        ([name, at, "throttled"], level.throttled.packets),
+        ([name, at, "would_throttle"], level.would_throttle.packets),
+        ([name, at, "over"], level.over.packets),
+    ]
 }
 
 fn verdicts(limit: &LimitStatus, of: fn(&Count) -> u64) -> [Row<'_, u64, 2>; 4] {

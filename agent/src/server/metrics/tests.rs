@@ -43,6 +43,7 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
         over: count,
         contended: count,
         keys: 2,
+        levels: Vec::new(),
         waiting,
     }
 }
@@ -252,6 +253,8 @@ fn top_row() -> TopRow {
     TopRow {
         source: "192.0.2.7".to_owned(),
         limit: "<img src=x onerror=alert(1)>".to_owned(),
+        level: None,
+        sources: None,
         passed_packets: 5,
         passed_precision: Precision::Sampled,
         throttled_packets: 6,

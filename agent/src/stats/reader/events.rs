@@ -1,13 +1,16 @@
 //! Converts the kernel's event records to events with names.
 
+use common::counters::SampleKey;
 use common::event::Event as Record;
-use common::rule::KeyKind;
+use common::key::Key;
+use common::rule::{KeyKind, Rule};
 use config::policy::ProtocolFilter;
 use datapath::Datapath;
 use host::monotonic_nanoseconds;
 
 use super::Reader;
-use crate::daemon::events::{Event, EventKind, exceeded, seconds_since_1970};
+use crate::daemon::events::{Event, EventKind, exceeded_at, seconds_since_1970};
+use crate::stats::source_count;
 
 impl Reader<'_> {
     /// Takes the events of the programs in effect, and the number of lost ones.
@@ -26,7 +29,8 @@ impl Reader<'_> {
     /// `None` if the record is not of a rule of this policy.
     fn event(&self, datapath: &Datapath, record: &Record) -> Option<Event> {
         let row = record.counter.checked_sub(common::counters::BYPASS_ROWS)?;
-        let limit = self.config.limits.get(datapath.image().catalogue.get(row as usize)?.limit)?;
+        let counted = datapath.image().catalogue.get(row as usize)?;
+        let limit = self.config.limits.get(counted.limit)?;
         let group = self.groups().get(record.key.group as usize)?;
         let age = monotonic_nanoseconds().saturating_sub(record.at) as f64 / 1e9;
         let has_port = group.key.key == KeyKind::AddressPort as u8;
@@ -34,6 +38,8 @@ impl Reader<'_> {
             time: seconds_since_1970() - age,
             source: Some(self.describe(&record.key, &group.key)),
             limit: Some(limit.name.clone()),
+            level: limit.level_text(counted.level),
+            sources: (counted.level > 0).then(|| self.refused_sources(record, rule_of(datapath, row))).flatten(),
             group: None,
             verdict: if record.verdict == Record::WOULD_THROTTLE {
                 EventKind::WouldThrottle
@@ -41,11 +47,23 @@ impl Reader<'_> {
                 EventKind::Throttled
             },
             count: record.count,
-            reason: exceeded(&limit.rates, &limit.unit),
+            reason: exceeded_at(limit, counted.level),
             protocol: (limit.protocol != ProtocolFilter::Any).then(|| limit.protocol.to_string()),
             port: has_port.then_some(record.key.extra as u16),
             direction: Some(limit.direction_name().to_owned()),
             attack: None,
         })
     }
+
+    /// The estimated sources of a level's key.
+    fn refused_sources(&self, record: &Record, rule: Option<&Rule>) -> Option<u64> {
+        let entry = SampleKey::refused(record.key.group, rule?.position);
+        let sample = self.ingress.sample(&Key { group: entry.0, ..record.key }).ok()??;
+        source_count::estimate(&sample.sources)
+    }
+}
+
+/// The rule of a row of counters, without [`common::counters::BYPASS_ROWS`], for the default class.
+fn rule_of(datapath: &Datapath, row: u32) -> Option<&Rule> {
+    datapath.image().rules.get(row as usize)
 }

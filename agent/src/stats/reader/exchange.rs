@@ -32,7 +32,7 @@ impl Reader<'_> {
     fn rule_of(&self, limit: &str) -> Option<(usize, u32, Rule)> {
         let nth = self.config.limits.iter().position(|known| known.name == limit)?;
         let of_limit = |(group, states): (usize, &Group)| {
-            let (_, rule) = states.states.iter().find(|(of, _)| *of == nth)?;
+            let (_, rule) = states.states.iter().find(|(of, _)| of.limit == nth)?;
             Some((nth, group as u32, *rule))
         };
         self.groups().iter().enumerate().find_map(of_limit)

@@ -8,7 +8,7 @@ use config::policy::{Action, Limit};
 use datapath::{Datapath, TraceRecord};
 
 use super::Reader;
-use crate::daemon::events::{exceeded, seconds_since_1970};
+use crate::daemon::events::{exceeded_at, seconds_since_1970};
 use crate::stats::monotonic_nanoseconds;
 
 const PROTOCOLS: [&str; 5] = ["tcp", "udp", "icmp", "other", "hidden"];
@@ -44,7 +44,10 @@ impl Reader<'_> {
                 _ => TraceVerdict::Passed,
             },
             limit: limit.filter(|_| !has_passed_all).map(|limit| limit.name.clone()),
-            reason: limit.map_or_else(|| bypass(record.counter).to_owned(), |limit| reason(limit, record)),
+            reason: match (limit, rule) {
+                (Some(limit), Some(rule)) => reason(limit, rule.level, record),
+                _ => bypass(record.counter).to_owned(),
+            },
             direction: Some(match datapath.direction() {
                 Direction::Ingress => "ingress".to_owned(),
                 Direction::Egress => "egress".to_owned(),
@@ -59,8 +62,8 @@ impl Reader<'_> {
 }
 
 /// The reason of a verdict by rules.
-fn reason(limit: &Limit, record: &TraceRecord) -> String {
-    let exceeded = exceeded(&limit.rates, &limit.unit);
+fn reason(limit: &Limit, level: usize, record: &TraceRecord) -> String {
+    let exceeded = exceeded_at(limit, level);
     match (record.outcome, record.event) {
         (Some(Outcome::Contended), _) => "other CPUs kept changing the state of its key".to_owned(),
         (Some(Outcome::Throttled | Outcome::WouldThrottle), Some(TableEvent::FullThrottled)) => {

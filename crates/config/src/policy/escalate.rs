@@ -28,6 +28,12 @@ impl Escalate {
         before.map_or(self.ban, |before| self.grow.units(before).max(self.ban).min(self.max))
     }
 
+    /// The same for a level: a wider key, which this many times as many refusals ban.
+    #[must_use]
+    pub fn times(self, factor: Multiplier) -> Self {
+        Self { after: factor.units(self.after), ..self }
+    }
+
     /// `1,000 refusals in 10 s ban for 10 min, then 2 times as long up to 1 d`.
     #[must_use]
     pub fn words(&self) -> String {

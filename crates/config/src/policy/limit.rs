@@ -1,7 +1,7 @@
 //! `[[limit]]` on packets.
 
 use super::{
-    ClusterMode, Direction, Escalate, InterfacePattern, Key, LimitSources, Multiplier, OnFull, PortSet, ProtocolFilter,
+    ClusterMode, Direction, Escalate, InterfacePattern, Key, Level, LimitSources, Multiplier, OnFull, PortSet, ProtocolFilter,
     RateSpec, Unit,
 };
 
@@ -20,6 +20,8 @@ pub struct Limit {
     pub ipv6_prefix: u8,
     pub unit: Unit,
     pub rates: RateSpec,
+    /// The same limit at wider keys, the narrowest first.
+    pub levels: Vec<Level>,
     /// The action above the limit.
     pub throttle: Throttle,
     /// The action on refused packets.

@@ -7,6 +7,8 @@ use common::counters::BYPASS_ROWS;
 pub struct CountedRule {
     /// The limit's index in the config.
     pub limit: usize,
+    /// 0: the limit's own key; n: its nth level.
+    pub level: usize,
     /// The row of the first rule of the same span, where passed packets are counted.
     pub span: u32,
 }

@@ -9,6 +9,7 @@ use common::settings::{Mark, PortSpans, SPANS, Settings, span_index};
 use common::time::TickScale;
 use config::policy::{Action, Attach, Config, Key, Limit, Mode, Unit};
 
+use super::at::{self, LimitAt};
 use super::error::CompileError;
 use super::image::Image;
 use super::layout::Layout;
@@ -26,7 +27,8 @@ pub fn compile(config: &Config, direction: Direction) -> Result<Image, CompileEr
 }
 
 pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layout) -> Result<Image, CompileError> {
-    let limits: Vec<(usize, &Limit)> = config.limits.iter().enumerate().collect();
+    let every = at::every(config);
+    let limits: Vec<(LimitAt, &Limit)> = every.iter().map(|(at, limit)| (*at, limit)).collect();
     let own: Vec<&Limit> = config.limits.iter().filter(|limit| limit.direction == direction).collect();
     let scale =
         TickScale::for_longest_life(limits.iter().map(|(_, limit)| rules::longest_life(limit)).max().unwrap_or(0));
@@ -47,7 +49,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
     let scoping = scopes.scoping(kinds.count() + 1)?;
     let mut pairs = Vec::new();
     for pair in scopes.pairs() {
-        let applies = |limit: usize| scopes.applies(limit, pair);
+        let applies = |nth: usize| scopes.applies(limits[nth].0.limit, pair);
         pairs.push(Limits { all: &limits, direction, applies: &applies }.spans(&kinds, &mut rows)?);
     }
     let by_pair = scopes.are_in_use();

@@ -11,7 +11,7 @@ pub enum CompileError {
     /// Too many rules for one packet.
     #[error(
         "{rules} rates would apply to {packet} packets, and at most {MAX_RULES} can: give some limits other protocols or ports, or \
-         remove tiers (a soft or elastic rate counts as two)"
+         remove tiers or levels (each level repeats all rates, and a soft or elastic rate counts as two)"
     )]
     TooManyRules {
         /// Their number.

@@ -2,13 +2,15 @@
 
 use common::rule::Rule;
 
+use super::at::LimitAt;
+
 /// The limits that share a slot of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// A rule of the group, whose masks apply to its keys.
     pub key: Rule,
-    /// Each state of the slot: (the limit's index in the config, the rule for the default class).
-    pub states: Vec<(usize, Rule)>,
+    /// Each state of the slot, with the rule for the default class. A group has a limit at one of its keys only.
+    pub states: Vec<(LimitAt, Rule)>,
 }
 
 impl Group {

@@ -7,6 +7,7 @@ use common::rule::{Enforcement, Rule};
 use common::time::TickScale;
 use config::policy::{Direction, Key, Limit, Mode, Multiplier, Unit};
 
+use super::at::LimitAt;
 use super::error::CompileError;
 use super::group::Group;
 use super::rules::{self, RuleSource};
@@ -49,7 +50,7 @@ type KeySpec = (Direction, Key, u8, u8);
 /// Groups limits with the same key: all of them if they fit into one slot, else those on the same packets, as many as
 /// fit. Limits on connections and requests whose states live [`MUCH_LONGER`] are separate: otherwise every source with
 /// a connection would occupy a slot of the limits on packets.
-pub fn assign(limits: &[(usize, &Limit)]) -> Result<Groups, CompileError> {
+pub fn assign(limits: &[(LimitAt, &Limit)]) -> Result<Groups, CompileError> {
     let mut by_key: BTreeMap<KeySpec, Vec<usize>> = BTreeMap::new();
     for (nth, (_, limit)) in limits.iter().enumerate() {
         let needed = needed(limit);
@@ -90,7 +91,7 @@ pub fn assign(limits: &[(usize, &Limit)]) -> Result<Groups, CompileError> {
 }
 
 /// Splits the limits of one key in two if some live [`MUCH_LONGER`].
-fn by_life(limits: &[(usize, &Limit)], members: Vec<usize>) -> Vec<Vec<usize>> {
+fn by_life(limits: &[(LimitAt, &Limit)], members: Vec<usize>) -> Vec<Vec<usize>> {
     let is_rare = |nth: &usize| matches!(limits[*nth].1.unit, Unit::Connections | Unit::Requests);
     let (rare, frequent): (Vec<usize>, Vec<usize>) = members.iter().partition(|nth| is_rare(nth));
     let longest = |part: &[usize]| part.iter().map(|nth| rules::longest_life(limits[*nth].1)).max();
@@ -106,7 +107,7 @@ fn needed(limit: &Limit) -> u32 {
 }
 
 impl Groups {
-    fn add(&mut self, limits: &[(usize, &Limit)], members: &[usize]) {
+    fn add(&mut self, limits: &[(LimitAt, &Limit)], members: &[usize]) {
         let (mut position, mut ring) = (1u32, 0u32);
         for nth in members {
             let limit = limits[*nth].1;
@@ -141,7 +142,7 @@ impl Groups {
         }
     }
 
-    fn note_when_full(&mut self, limits: &[(usize, &Limit)]) {
+    fn note_when_full(&mut self, limits: &[(LimitAt, &Limit)]) {
         let mut groups: BTreeMap<u16, (Moves, u128)> = BTreeMap::new();
         for (place, (_, limit)) in self.places.iter().zip(limits) {
             let (all, life) = groups.entry(place.group).or_insert((Moves::Anywhere, 0));
@@ -171,10 +172,10 @@ impl Groups {
     }
 
     /// The groups, for readers of the table.
-    pub fn describe(&self, limits: &[(usize, &Limit)], scale: TickScale) -> Vec<Group> {
+    pub fn describe(&self, limits: &[(LimitAt, &Limit)], scale: TickScale) -> Vec<Group> {
         let mut described: Vec<Group> =
             (0..self.count).map(|group| Group { key: Rule { group, ..Rule::EMPTY }, states: Vec::new() }).collect();
-        for (place, (index, limit)) in self.places.iter().zip(limits) {
+        for (place, (at, limit)) in self.places.iter().zip(limits) {
             let group = &mut described[usize::from(place.group)];
             let parts = rules::parts(limit, Mode::Enforce);
             for (((rate, burst, _), position), ring) in parts.into_iter().zip(&place.positions).zip(&place.rings) {
@@ -188,7 +189,7 @@ impl Groups {
                 let source = RuleSource { algorithm: limit.rates.algorithm, unit: limit.unit, rate, burst, frame };
                 let rule = source.rule(Multiplier::ONE, scale);
                 group.key = rule;
-                group.states.push((*index, rule));
+                group.states.push((*at, rule));
             }
         }
         described

@@ -13,6 +13,7 @@ use common::time::TickScale;
 use config::policy::{Algorithm, Class, Key, Limit, Mode, Multiplier, Service, Unit};
 use serde::{Deserialize, Serialize};
 
+use super::at::LimitAt;
 use super::groups::Groups;
 use super::rules::{self, RuleSource};
 
@@ -73,7 +74,7 @@ pub struct CarryPlan {
 
 impl Layout {
     /// The layout of these limits.
-    pub fn of(limits: &[(usize, &Limit)], classes: &[Class], groups: &Groups, scale: TickScale) -> Self {
+    pub fn of(limits: &[(LimitAt, &Limit)], classes: &[Class], groups: &Groups, scale: TickScale) -> Self {
         let mut by_number: HashMap<u16, GroupLayout> = HashMap::new();
         for (place, (_, limit)) in groups.places.iter().zip(limits) {
             let group = by_number.entry(place.group).or_insert_with(|| GroupLayout {
@@ -118,7 +119,7 @@ impl Layout {
     }
 
     /// For each group of a new policy, the number that it gets from this layout.
-    pub fn numbers(&self, limits: &[(usize, &Limit)], groups: &Groups) -> HashMap<u16, u16> {
+    pub fn numbers(&self, limits: &[(LimitAt, &Limit)], groups: &Groups) -> HashMap<u16, u16> {
         let mut numbers = HashMap::new();
         let mut taken = BTreeSet::new();
         let mut members: HashMap<u16, Vec<&Limit>> = HashMap::new();

@@ -4,6 +4,7 @@
 //! once, so that the kernel program does one look-up for any number of limits. Limits with the same key share a slot of
 //! the table of sources if they fit, so that one cache line has all their states.
 
+mod at;
 mod catalogue;
 mod direction;
 mod error;
@@ -20,6 +21,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use at::LimitAt;
 pub use catalogue::CountedRule;
 pub use config::PrefixKey;
 pub use direction::compile;

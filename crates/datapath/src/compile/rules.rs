@@ -105,6 +105,7 @@ const fn key_kind(key: Key) -> KeyKind {
         Key::Class => KeyKind::Class,
         Key::Interface => KeyKind::Interface,
         Key::Asn => KeyKind::Network,
+        Key::All => KeyKind::All,
     }
 }
 

@@ -6,8 +6,9 @@ use common::packet::{Direction, Kind, Protocol};
 use common::rule::{Enforcement, MAX_RULES, Rule, RuleSpan};
 use common::settings::{HIDDEN_SPAN, PortSpans, SPANS, span_index};
 use common::time::TickScale;
-use config::policy::{Limit, Mode, Multiplier, ProtocolFilter, Unit};
+use config::policy::{Key, Limit, Mode, Multiplier, ProtocolFilter, Unit};
 
+use super::at::LimitAt;
 use super::catalogue::{CountedRule, counter_row};
 use super::error::CompileError;
 use super::groups::Groups;
@@ -16,7 +17,7 @@ use super::rules::{self, RuleSource};
 /// The limits of a direction that apply to a pair of sources and interfaces.
 #[derive(Clone, Copy)]
 pub struct Limits<'a> {
-    pub all: &'a [(usize, &'a Limit)],
+    pub all: &'a [(LimitAt, &'a Limit)],
     pub direction: Direction,
     pub applies: &'a dyn Fn(usize) -> bool,
 }
@@ -111,13 +112,22 @@ fn packets(protocol: Protocol, kind: Kind) -> String {
     format!("{protocol:?}{kind}").to_lowercase()
 }
 
+/// How wide a limit's key is. Limits of one group have the same width.
+fn width(limit: &Limit) -> u16 {
+    match limit.key {
+        Key::Source | Key::SourcePort => 160 - u16::from(limit.ipv4_prefix) - u16::from(limit.ipv6_prefix),
+        Key::Class | Key::Interface => 161,
+        Key::All => 162,
+    }
+}
+
 const fn may_refuse(enforcement: Enforcement) -> bool {
     Rule { enforcement: enforcement as u8, ..Rule::EMPTY }.may_refuse()
 }
 
 /// The rows of rules, and the spans laid out in them.
 pub struct Rows<'a> {
-    limits: &'a [(usize, &'a Limit)],
+    limits: &'a [(LimitAt, &'a Limit)],
     groups: &'a Groups,
     scale: TickScale,
     mode: Mode,
@@ -128,7 +138,7 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    pub fn new(limits: &'a [(usize, &'a Limit)], groups: &'a Groups, scale: TickScale, mode: Mode) -> Self {
+    pub fn new(limits: &'a [(LimitAt, &'a Limit)], groups: &'a Groups, scale: TickScale, mode: Mode) -> Self {
         Self {
             limits,
             groups,
@@ -146,13 +156,16 @@ impl<'a> Rows<'a> {
         if let Some(span) = self.known.get(applying) {
             return Ok(*span);
         }
-        // Rules of one key are adjacent; otherwise the order is the config's.
+        // Rules of one key are adjacent; otherwise the order is the config's. With levels, narrow keys are first: the
+        // narrowest key that refuses a packet is reported.
         let mut ordered = applying.to_vec();
+        let has_levels = applying.iter().any(|nth| self.limits[*nth].0.level > 0);
+        let width = |nth: &usize| if has_levels { width(self.limits[*nth].1) } else { 0 };
         // A limit that can refuse precedes one that cannot: the kernel program applies the first one's `on_full` to all
         // limits of a key.
         let cannot_refuse =
             |nth: &usize| rules::parts(self.limits[*nth].1, self.mode).iter().all(|part| !may_refuse(part.2));
-        ordered.sort_by_cached_key(|nth| (self.groups.places[*nth].group, cannot_refuse(nth), *nth));
+        ordered.sort_by_cached_key(|nth| (width(nth), self.groups.places[*nth].group, cannot_refuse(nth), *nth));
         let first = self.rows.len() as u32;
         let mut states = 0u8;
         for (position, nth) in ordered.iter().enumerate() {
@@ -160,7 +173,7 @@ impl<'a> Rows<'a> {
             let group_of = |other: Option<&usize>| other.map(|nth| self.groups.places[*nth].group);
             let opens = position == 0 || group_of(ordered.get(position - 1)) != Some(place.group);
             let closes = group_of(ordered.get(position + 1)) != Some(place.group);
-            let (index, limit) = self.limits[*nth];
+            let (at, limit) = self.limits[*nth];
             if opens {
                 states = 0;
             }
@@ -179,9 +192,9 @@ impl<'a> Rows<'a> {
                     closes_key: if closes && part == last { states } else { 0 },
                     ..rules::frame(limit, enforcement)
                 };
-                let frame = frame.when_full(rules::on_full(limit), place.moves, place.is_slow);
+                let frame = frame.when_full(rules::on_full(limit), place.moves, place.is_slow).of_level(at.level > 0);
                 self.rows.push(RuleSource { algorithm: limit.rates.algorithm, unit: limit.unit, rate, burst, frame });
-                self.catalogue.push(CountedRule { limit: index, span: counter_row(first as usize) });
+                self.catalogue.push(CountedRule { limit: at.limit, level: at.level, span: counter_row(first as usize) });
             }
         }
         let count = self.rows.len() as u32 - first;
@@ -199,7 +212,8 @@ impl<'a> Rows<'a> {
         for (row, counted) in self.rows.iter().zip(&self.catalogue) {
             let rule = row.rule(Multiplier::ONE, self.scale);
             if !rule.any_limiter().is_representable() {
-                let limit = self.limits.iter().find(|(index, _)| *index == counted.limit);
+                let at = LimitAt { limit: counted.limit, level: counted.level };
+                let limit = self.limits.iter().find(|(other, _)| *other == at);
                 let limit = limit.map(|(_, limit)| limit.name.clone()).unwrap_or_default();
                 return Err(CompileError::WindowTooShort { limit, algorithm: row.algorithm });
             }
@@ -216,7 +230,7 @@ pub struct PortKinds {
 }
 
 impl PortKinds {
-    pub fn of(limits: &[(usize, &Limit)], direction: Direction) -> Self {
+    pub fn of(limits: &[(LimitAt, &Limit)], direction: Direction) -> Self {
         let mut named: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (nth, (_, limit)) in limits.iter().enumerate().filter(|(_, (_, limit))| limit.direction == direction) {
             for port in limit.ports.iter().flat_map(|ports| ports.iter()) {

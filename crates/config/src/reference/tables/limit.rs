@@ -58,12 +58,12 @@ pub const LIMIT: TableReference = TableReference {
         ),
         key(
             "key",
-            Kind::Words(|| vec!["source", "source-port", "class", "interface", "asn", "destination"]),
+            Kind::Words(|| vec!["source", "source-port", "class", "interface", "asn", "all", "destination"]),
             Absent::Described("`\"source\"`; for egress `\"destination\"`"),
             "What has its own allowance: each address, each address and local port, all sources of a class, all \
-             traffic of an interface, or all addresses of a network (`asn`, an autonomous system by the database `[geo] \
-             asn`; an address in none has that of its prefix). On egress the address is the packet's destination, written \
-             `\"destination\"`.",
+             traffic of an interface, all addresses of a network (`asn`, an autonomous system by the database `[geo] \
+             asn`; an address in none has that of its prefix), or everything that the limit applies to (`all`). On egress \
+             the address is the packet's destination, written `\"destination\"`.",
         ),
         KeyReference { default: Absent::Described("32; 24 with `key = \"asn\"`"), ..IPV4_PREFIX },
         KeyReference { default: Absent::Described("64; 48 with `key = \"asn\"`"), ..IPV6_PREFIX },
@@ -139,6 +139,33 @@ pub const LIMIT: TableReference = TableReference {
              that new sources share; `pass` exempts it; `throttle` refuses it.",
         ),
         TIERS,
+        key(
+            "levels",
+            Kind::List(&Kind::Table(&[
+                key(
+                    "prefix",
+                    Kind::Text(&["24/48"]),
+                    Absent::Described("not a prefix"),
+                    "The lengths for IPv4 and IPv6: addresses that agree in them share the level. Wider than the limit's own \
+                     key and than the level before.",
+                ),
+                key(
+                    "key",
+                    Kind::Words(|| vec!["all"]),
+                    Absent::Described("not a key"),
+                    "`all`: everything that the limit applies to, in its direction.",
+                ),
+                key(
+                    "factor",
+                    Kind::Number(1.0, 1e6),
+                    Absent::Invalid,
+                    "How many times the limit's rate, burst and tiers the level allows: more than the level before.",
+                ),
+            ])),
+            Absent::Value("[]"),
+            "The same limit at wider keys, the narrowest first: a packet must conform to the limit and to all levels, and is \
+             charged to none if one refuses it. Each has a `factor`, and a `prefix` or a `key`. See the guide on levels.",
+        ),
         key(
             "escalate",
             Kind::Table(&[

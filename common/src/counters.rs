@@ -183,7 +183,8 @@ impl KeyStatistics {
     /// Adds the source of a refusal, by its hash, before the instant of the refusal is recorded.
     #[inline(always)]
     pub fn add_source(&mut self, hash: u64, now: u64) {
-        if now.wrapping_sub(self.last_refused_at()) > Self::PAUSE {
+        // Another CPU may have recorded a later instant.
+        if now.saturating_sub(self.last_refused_at()) > Self::PAUSE {
             self.sources = SourceSketch::EMPTY;
         }
         self.sources.add(hash);

@@ -45,9 +45,11 @@ impl Default for SourceSketch {
 #[inline(always)]
 #[must_use]
 pub const fn hash([first, second]: [u64; 2], source: u64) -> u64 {
-    let mixed = source.wrapping_mul(first | 1);
-    let mixed = (mixed ^ mixed >> 32).wrapping_mul(second | 1);
-    mixed ^ mixed >> 29
+    // The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring addresses differ in few bits.
+    let mixed = (source ^ first).wrapping_add(second);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 /// The number of a packet's source: an IPv4 address, or the first 64 bits of an IPv6 address.

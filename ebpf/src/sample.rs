@@ -31,8 +31,7 @@ pub fn sample(sample: &Sample<'_>) {
         _ => (Event::THROTTLED, SampleKey::refused(key.group, rule.position)),
     };
     let is_of_level = u64::from(rule.is_of_level() && outcome != PASSED) << LEVEL;
-    let what =
-        is_of_level | u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
+    let what = is_of_level | u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
     weir_sample(key.hi, key.lo, u64::from(key.extra) << 32 | u64::from(entry.0), rule.counter, what);
 }
 

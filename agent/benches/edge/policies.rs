@@ -64,8 +64,11 @@ pub fn tiers(rates: usize, bucket: Bucket) -> String {
 
 /// One limit with so many levels.
 pub fn levels(count: usize, bucket: Bucket) -> String {
-    const LEVELS: [&str; 3] =
-        ["{ prefix = \"24/48\", factor = 1.5 }", "{ prefix = \"16/32\", factor = 1.8 }", "{ key = \"all\", factor = 2 }"];
+    const LEVELS: [&str; 3] = [
+        "{ prefix = \"24/48\", factor = 1.5 }",
+        "{ prefix = \"16/32\", factor = 1.8 }",
+        "{ key = \"all\", factor = 2 }",
+    ];
     limit("a", bucket, &format!("levels = [{}]", LEVELS[..count].join(", ")))
 }
 

@@ -83,14 +83,7 @@ impl Refused {
     }
 
     /// Adds refused packets with their bytes. Under a level, `sender` is the number of the packet's own source.
-    pub fn add(
-        &mut self,
-        source: SourceKey,
-        traffic: (u64, u64),
-        class: u32,
-        captured: u64,
-        sender: Option<u64>,
-    ) {
+    pub fn add(&mut self, source: SourceKey, traffic: (u64, u64), class: u32, captured: u64, sender: Option<u64>) {
         if self.sources.len() >= self.capacity && !self.sources.contains_key(&source) {
             self.drop_half();
         }

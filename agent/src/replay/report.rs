@@ -16,7 +16,7 @@ use super::evaluation::Evaluation;
 use super::refused::{Refused, RefusedSource, SourceKey};
 use super::timeline::TimelineDocument;
 use super::{ClockTroubles, Outcome};
-use crate::stats::{source_count, BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, prefix_text};
+use crate::stats::{BypassStatus, Count, LimitDefinition, SourcesStatus, bypass_status, prefix_text, source_count};
 
 /// The most sources in the document.
 pub const LISTED: usize = 100;

@@ -111,7 +111,10 @@ pub fn of_level(at: LimitAt, image: &Image, rows: &[Counters]) -> Counters {
     let row = |row: u32| rows.get(row as usize).copied().unwrap_or_default();
     let mut sum = Counters::default();
     let mut spans = BTreeSet::new();
-    for (counter, counted) in (BYPASS_ROWS..).zip(&image.catalogue).filter(|(_, counted)| (counted.limit, counted.level) == (at.limit, at.level)) {
+    for (counter, counted) in (BYPASS_ROWS..)
+        .zip(&image.catalogue)
+        .filter(|(_, counted)| (counted.limit, counted.level) == (at.limit, at.level))
+    {
         sum = sum.plus(Counters { passed: Traffic::default(), ..row(counter) });
         // A limit with tiers has several rules in one span, whose packets count once.
         if spans.insert(counted.span) {

@@ -31,8 +31,8 @@ use super::baseline::Baseline;
 use super::counted::{Counted, of_level, with_level};
 use super::samples::{self, LimitCounts, Samples, Spans};
 use super::{
-    BanHolder, BanStatus, BypassStatus, LastRefused, LevelStatus, LimitStatus, SourceLimit, SourceStatus, SourcesStatus, TopRow,
-    Totals,
+    BanHolder, BanStatus, BypassStatus, LastRefused, LevelStatus, LimitStatus, SourceLimit, SourceStatus,
+    SourcesStatus, TopRow, Totals,
 };
 
 /// Reads a policy in effect.
@@ -424,7 +424,8 @@ impl Reader<'_> {
         let (_, now) = self.now();
         let mut forgotten = 0;
         for (number, group) in (0u32..).zip(self.groups()) {
-            let rules: Vec<Rule> = group.states.iter().filter(|(of, _)| of.limit == limit).map(|(_, rule)| *rule).collect();
+            let rules: Vec<Rule> =
+                group.states.iter().filter(|(of, _)| of.limit == limit).map(|(_, rule)| *rule).collect();
             if !rules.is_empty() {
                 forgotten += self.sources()?.reset_all(number, &rules, now);
             }

@@ -73,9 +73,8 @@ fn frame(network: u64, source: u64) -> Vec<u8> {
         let address = 0x0b00_0000 + (network << 13) as u32 + source as u32;
         Frame::ethernet().ipv4(address.to_be_bytes(), [10, 9, 9, 9]).udp(7, 53, b"x").build()
     } else {
-        let address = 0x2001_0db8_0000_0000_0000_0000_0000_0001u128
-            | u128::from(network) << 80
-            | u128::from(source) << 64;
+        let address =
+            0x2001_0db8_0000_0000_0000_0000_0000_0001u128 | u128::from(network) << 80 | u128::from(source) << 64;
         Frame::ethernet().ipv6(address.to_be_bytes(), [0x20; 16]).udp(7, 53, b"x").build()
     }
 }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::human;
 use crate::policy::{
-    Action, Algorithm, BanList, Class, Direction, Key, Level, LevelKey, Limit, LimitSources, ListSource, OnFull, PortSet,
-    ProtocolFilter, RequestEnforcement, RequestLimit, Service, Throttle, Tier,
+    Action, Algorithm, BanList, Class, Direction, Key, Level, LevelKey, Limit, LimitSources, ListSource, OnFull,
+    PortSet, ProtocolFilter, RequestEnforcement, RequestLimit, Service, Throttle, Tier,
 };
 use crate::policy_group::Group;
 

@@ -138,7 +138,8 @@ pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
 
 /// The error for a level whose prefix is too wide to be banned.
 fn too_wide(limit: &Limit) -> Option<(String, String)> {
-    let is_wide = |key: &LevelKey| matches!(key, LevelKey::Prefix { ipv4, ipv6 } if *ipv4 < WIDEST.0 || *ipv6 < WIDEST.1);
+    let is_wide =
+        |key: &LevelKey| matches!(key, LevelKey::Prefix { ipv4, ipv6 } if *ipv4 < WIDEST.0 || *ipv6 < WIDEST.1);
     let key = limit.levels.iter().map(|level| level.key).find(is_wide)?;
     let message = format!("escalate is not supported with level {key}: it would ban the whole prefix");
     let help = format!("write lengths of at least {}/{}, or key = \"all\", which is never banned", WIDEST.0, WIDEST.1);

@@ -123,7 +123,9 @@ fn not_wider(own: OwnKey, before: Option<LevelKey>, key: LevelKey) -> Option<(St
             let message = "levels is not supported with key = \"all\": nothing is wider";
             Some((message.to_owned(), "leave out levels, or set key = \"source\"".to_owned()))
         }
-        (Some(LevelKey::All), _) => Some((format!("level {key} is not wider than the level before"), all_is_last.to_owned())),
+        (Some(LevelKey::All), _) => {
+            Some((format!("level {key} is not wider than the level before"), all_is_last.to_owned()))
+        }
         (_, LevelKey::All) => None,
         (_, LevelKey::Prefix { .. }) if !own.key.has_address() => {
             let message = format!("prefix is not supported with key = \"{}\": that key has no address", own.key);
@@ -244,8 +246,16 @@ mod tests {
             (level("{ prefix = \"24/48\", factor = 20, rate = \"5/s\" }"), "unknown key \"rate\" in levels", "factor"),
             (level("{ prefix = \"32/64\", factor = 20 }"), "not wider than the limit's own key", "shorter"),
             (level("{ prefix = \"24/65\", factor = 20 }"), "not wider than the limit's own key, 32/64", "shorter"),
-            (level(&format!("{wide}, {{ prefix = \"25/48\", factor = 30 }}")), "than the level before, 24/48", "shorter"),
-            (level(&format!("{wide}, {{ prefix = \"16/48\", factor = 20 }}")), "not above that of the level", "than 20"),
+            (
+                level(&format!("{wide}, {{ prefix = \"25/48\", factor = 30 }}")),
+                "than the level before, 24/48",
+                "shorter",
+            ),
+            (
+                level(&format!("{wide}, {{ prefix = \"16/48\", factor = 20 }}")),
+                "not above that of the level",
+                "than 20",
+            ),
             (level(&format!("{{ key = \"all\", factor = 10 }}, {wide}")), "not wider than the level before", "last"),
             (format!("{}\nkey = \"class\"", level(wide)), "not supported with key = \"class\"", "key = \"all\""),
             (format!("{}\nkey = \"all\"", level(wide)), "not supported with key = \"all\"", "key = \"source\""),
@@ -275,9 +285,8 @@ mod tests {
 
     #[test]
     fn a_limit_with_the_name_of_a_level_is_an_error() {
-        let errors = read(
-            "levels = [{ prefix = \"24/48\", factor = 20 }]\n[[limit]]\nname = \"web at 24/48\"\nrate = \"1/s\"",
-        );
+        let errors =
+            read("levels = [{ prefix = \"24/48\", factor = 20 }]\n[[limit]]\nname = \"web at 24/48\"\nrate = \"1/s\"");
         assert!(errors.unwrap_err()[0].0.contains("duplicate limit name \"web at 24/48\""));
     }
 }

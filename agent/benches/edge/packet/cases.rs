@@ -6,8 +6,8 @@ use datapath::Entry;
 
 use super::{Case, Sources, Subject};
 use crate::policies::{
-    Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, levels, limit, limits, limits_elsewhere, policy, policy_for,
-    prefixes, tiers,
+    Bucket, HOT, REFUSING, SLOW, SLOWEST, USUAL, WARM, algorithm, levels, limit, limits, limits_elsewhere, policy,
+    policy_for, prefixes, tiers,
 };
 use crate::programs::{Harness, Weir, minimal};
 

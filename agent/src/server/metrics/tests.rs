@@ -17,8 +17,8 @@ use datapath::AttachMode;
 use super::{Documents, Exporter, Exposition};
 use crate::server::control::Handler;
 use crate::stats::{
-    BanStatus, BansRow, Count, InterfaceState, InterfaceStatus, LimitDefinition, LimitStatus, MOST_BANS, Precision,
-    SourceLoad, Status, TopRow, View, WaitingStatus,
+    BanStatus, BansRow, Count, InterfaceState, InterfaceStatus, LevelStatus, LimitDefinition, LimitStatus, MOST_BANS,
+    Precision, SourceLoad, Status, TopRow, View, WaitingStatus,
 };
 
 fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
@@ -100,6 +100,23 @@ fn the_text_is_what_a_parser_of_the_format_reads() {
     // Limits on requests count no packets.
     assert_eq!(value(&text, "weir_limit_packets_total", &[("limit", "credits")]), None);
     assert!(text.contains(r#"limit="a \"quoted\" one\\""#), "{text}");
+}
+
+#[test]
+fn levels_have_series_of_their_own_and_a_limit_without_levels_has_none() {
+    let name = "weir_limit_level_packets_total";
+    let mut documents = documents(7);
+    assert!(!Exposition::new().unwrap().text(&documents).unwrap().contains("weir_limit_level"));
+    let count = Count { packets: 3, bytes: 300 };
+    let level =
+        LevelStatus { level: "24/48".to_owned(), factor: 20.0, throttled: count, keys: 9, ..LevelStatus::default() };
+    documents.limits[0].levels.push(level);
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    assert_eq!(value(&text, name, &[("level", "24/48"), ("verdict", "throttled")]), Some(3.0));
+    assert_eq!(value(&text, name, &[("level", "24/48"), ("verdict", "over")]), Some(0.0));
+    assert_eq!(value(&text, "weir_limit_level_keys", &[("level", "24/48")]), Some(9.0));
+    // The series of the limit stay as they were.
+    assert_eq!(value(&text, "weir_limit_packets_total", &[("verdict", "throttled")]), Some(7.0));
 }
 
 /// Names in backticks; `…_x` stands for `weir_group_x`.

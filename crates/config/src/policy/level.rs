@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Key, Limit, Multiplier, RateSpec, Tier};
+use super::Multiplier;
 
 /// The same limit at a wider key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,61 +27,5 @@ impl fmt::Display for LevelKey {
             Self::Prefix { ipv4, ipv6 } => write!(formatter, "{ipv4}/{ipv6}"),
             Self::All => formatter.write_str("all"),
         }
-    }
-}
-
-impl Level {
-    /// The limit at this level, as a limit without levels.
-    fn of(&self, limit: &Limit) -> Limit {
-        let (key, ipv4_prefix, ipv6_prefix) = match self.key {
-            LevelKey::Prefix { ipv4, ipv6 } => (limit.key, ipv4, ipv6),
-            LevelKey::All => (Key::All, 0, 0),
-        };
-        Limit {
-            name: limit.level_name(self),
-            key,
-            ipv4_prefix,
-            ipv6_prefix,
-            rates: self.rates(&limit.rates),
-            levels: Vec::new(),
-            escalate: limit.escalate.filter(|_| key.has_address()).map(|escalate| escalate.times(self.factor)),
-            ..limit.clone()
-        }
-    }
-
-    fn rates(&self, rates: &RateSpec) -> RateSpec {
-        let text = |text: &str| format!("{} × {text}", self.factor.factor());
-        let tier = |tier: &Tier| Tier {
-            rate: self.factor.rate_of(rates.algorithm, tier.rate),
-            burst: self.factor.units(tier.burst),
-            text: text(&tier.text),
-        };
-        RateSpec {
-            algorithm: rates.algorithm,
-            rate: self.factor.rate_of(rates.algorithm, rates.rate),
-            rate_text: text(&rates.rate_text),
-            burst: self.factor.units(rates.burst),
-            tiers: rates.tiers.iter().map(tier).collect(),
-        }
-    }
-}
-
-impl Limit {
-    /// The limit at each of its keys, narrowest first: as it is, then each level as a limit of its own.
-    #[must_use]
-    pub fn at_levels(&self) -> Vec<Self> {
-        std::iter::once(self.clone()).chain(self.levels.iter().map(|level| level.of(self))).collect()
-    }
-
-    /// The name of a level among limits.
-    #[must_use]
-    pub fn level_name(&self, level: &Level) -> String {
-        format!("{} at {}", self.name, level.key)
-    }
-
-    /// The text of the nth key, which events and counters report: `None` for the limit's own, the first one.
-    #[must_use]
-    pub fn level_text(&self, nth: usize) -> Option<String> {
-        Some(self.levels.get(nth.checked_sub(1)?)?.key.to_string())
     }
 }

@@ -1,8 +1,8 @@
 //! `[[limit]]` on packets.
 
 use super::{
-    ClusterMode, Direction, Escalate, InterfacePattern, Key, Level, LimitSources, Multiplier, OnFull, PortSet, ProtocolFilter,
-    RateSpec, Unit,
+    ClusterMode, Direction, Escalate, InterfacePattern, Key, Level, LimitSources, Multiplier, OnFull, PortSet,
+    ProtocolFilter, RateSpec, Unit,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! A validated config: its types exclude invalid states.
 
 mod agent;
+mod at_levels;
 mod ban_list;
 mod class;
 mod config;

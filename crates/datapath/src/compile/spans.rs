@@ -194,7 +194,11 @@ impl<'a> Rows<'a> {
                 };
                 let frame = frame.when_full(rules::on_full(limit), place.moves, place.is_slow).of_level(at.level > 0);
                 self.rows.push(RuleSource { algorithm: limit.rates.algorithm, unit: limit.unit, rate, burst, frame });
-                self.catalogue.push(CountedRule { limit: at.limit, level: at.level, span: counter_row(first as usize) });
+                self.catalogue.push(CountedRule {
+                    limit: at.limit,
+                    level: at.level,
+                    span: counter_row(first as usize),
+                });
             }
         }
         let count = self.rows.len() as u32 - first;

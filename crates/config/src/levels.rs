@@ -202,14 +202,16 @@ mod tests {
                 ("web at all", Key::All, 0, 0)
             ]
         );
+        // 200, 225 and 20,000 a second, reduced.
+        let every = |per_nanoseconds: u64, count: u64| Rate { count, per_nanoseconds };
         let rates: Vec<_> = levels.iter().map(|at| (at.rates.rate, at.rates.burst, at.rates.tiers[0].burst)).collect();
         assert_eq!(
             rates,
             [
                 (Rate::per_second(10), 10, 60),
-                (Rate::per_second(200), 200, 1_200),
-                (Rate::per_second(225), 225, 1_350),
-                (Rate::per_second(20_000), 20_000, 120_000)
+                (every(5_000_000, 1), 200, 1_200),
+                (every(40_000_000, 9), 225, 1_350),
+                (every(50_000, 1), 20_000, 120_000)
             ]
         );
         assert_eq!(levels[1].rates.text(), "20 × 10/s, 20 × 60/h");
@@ -285,8 +287,9 @@ mod tests {
 
     #[test]
     fn a_limit_with_the_name_of_a_level_is_an_error() {
-        let errors =
-            read("levels = [{ prefix = \"24/48\", factor = 20 }]\n[[limit]]\nname = \"web at 24/48\"\nrate = \"1/s\"");
+        let errors = read(
+            "rate = \"10/s\"\nlevels = [{ prefix = \"24/48\", factor = 20 }]\n[[limit]]\nname = \"web at 24/48\"\nrate = \"1/s\"",
+        );
         assert!(errors.unwrap_err()[0].0.contains("duplicate limit name \"web at 24/48\""));
     }
 }

@@ -116,7 +116,7 @@ fn packets(protocol: Protocol, kind: Kind) -> String {
 fn width(limit: &Limit) -> u16 {
     match limit.key {
         Key::Source | Key::SourcePort => 160 - u16::from(limit.ipv4_prefix) - u16::from(limit.ipv6_prefix),
-        Key::Class | Key::Interface => 161,
+        Key::Class | Key::Interface | Key::Asn => 161,
         Key::All => 162,
     }
 }

@@ -20,7 +20,7 @@ use testbed::trials::is_long;
 use weir::replay::capture::{Capture, InterfaceNames};
 use weir::replay::{Evaluation, Local, TableMemory, Verdict};
 use weir::suggest::capture::summarise;
-use weir::suggest::{Decision, decide, limits_toml};
+use weir::suggest::{Decision, READ_ONCE, decide, limits_toml};
 
 const HELD_OUT: [u64; 2] = [101, 102];
 
@@ -51,7 +51,7 @@ fn seeds() -> Vec<u64> {
 fn suggested(capture: &Path) -> (Decision, String) {
     let traffic = summarise(&[capture.to_owned()], InterfaceNames::default(), &Local::default(), |_| {}).traffic;
     let decision = decide(&traffic).unwrap_or_else(|error| panic!("{error}"));
-    let text = limits_toml(&traffic, &decision, &["lo".to_owned()], None);
+    let text = limits_toml(&traffic, &decision, &["lo".to_owned()], Err(READ_ONCE));
     (decision, text.replace("mode = \"observe\"", "mode = \"enforce\""))
 }
 
@@ -371,7 +371,7 @@ fn a_pipe_is_read_once_and_the_config_says_so() {
     assert!(config.contains("Not replayed") && !config.contains("Replayed:"), "{config}");
     // Nothing tells its direction or its interface: both are said.
     assert!(text(&output.stderr).contains("--local PREFIX"), "{}", text(&output.stderr));
-    assert!(config.contains("interfaces = [\"eth0\"]   # the captures do not name it"), "{config}");
+    assert!(config.contains("interfaces = [\"eth0\"]   # nothing names it"), "{config}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod pod;
 pub mod prefix;
 pub mod program;
 pub mod rate_limiter;
+pub mod record;
 pub mod rule;
 pub mod scope;
 pub mod settings;

@@ -7,6 +7,7 @@ use crate::key::Key;
 use crate::list::Chunk;
 use crate::own::OwnKey;
 use crate::prefix::Line;
+use crate::record::{RecordKey, Recorded};
 use crate::rule::Rule;
 use crate::scope::ScopeSpans;
 use crate::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
@@ -31,6 +32,8 @@ plain!(
     Mark,
     OwnKey,
     PortSpans,
+    RecordKey,
+    Recorded,
     Rule,
     Runtime,
     ScopeSpans,

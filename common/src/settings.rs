@@ -150,8 +150,8 @@ pub struct Runtime {
     pub room_until: u64,
     /// The number of banned prefixes; 0 skips the look-up.
     pub bans: u32,
-    /// Always 0.
-    pub _pad: u32,
+    /// One in this many sources is recorded, a power of two; 0: none is.
+    pub record: u32,
     /// The clock in nanoseconds where [`Settings::given_clock`] is set.
     pub nanoseconds: u64,
 }

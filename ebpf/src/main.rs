@@ -11,6 +11,7 @@ mod clock;
 mod context;
 mod maps;
 mod program;
+mod record;
 mod sample;
 mod throttle;
 #[cfg_attr(not(feature = "trace"), path = "no_trace.rs")]
@@ -68,6 +69,7 @@ fn express(context: *mut xdp_md) -> u32 {
         // SAFETY: the context is the one the program was called with.
         interface = unsafe { (*context).ingress_ifindex };
     }
+    record::driver_frame(context);
     let mut case = Case::new(interface);
     let verdict = case.evaluate(&Kernel, &XdpFrame::new(context), Link::Ethernet, Direction::Ingress);
     trace::driver_frame(context, &verdict);
@@ -86,6 +88,7 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
         // SAFETY: the context is the one the program was called with.
         interface = unsafe { (*context).ifindex };
     }
+    record::stack_frame(context, link);
     let mut case = Case::new(interface);
     let verdict = case.evaluate(&Kernel, &TcFrame::new(context), link, direction());
     trace::stack_frame(context, link, &verdict);

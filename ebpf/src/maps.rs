@@ -1,7 +1,7 @@
 //! The maps, by the names that bpftool shows, and bounds-checked access to them. Sizes are set when they are created.
 
 use aya_ebpf::Global;
-use aya_ebpf::bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
+use aya_ebpf::bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_F_RDONLY_PROG};
 use aya_ebpf::btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
@@ -14,6 +14,7 @@ use common::own::OwnKey;
 use common::packet::Direction;
 use common::packet::reply::Reply;
 use common::prefix::Line;
+use common::record::{RecordKey, Recorded};
 use common::rule::Rule;
 use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
@@ -22,6 +23,7 @@ use common::throttle::PacketState;
 
 /// Page-aligned, so that an element of 64 bytes is one cache line, and readable by the agent without a system call.
 const SHARED: usize = BPF_F_MMAPABLE as usize;
+const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 const POLICY: usize = (BPF_F_MMAPABLE | BPF_F_RDONLY_PROG) as usize;
 
 /// The constants of this program; the agent writes them before it is verified.
@@ -102,6 +104,19 @@ pub static EVENTS_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 /// Settings that the agent changes while the program runs.
 #[btf_map]
 pub static RUNTIME: Array<Runtime, 1, POLICY> = Array::new();
+
+/// The sources of parts with an even number, while they are recorded; allocated on demand. The agent empties it in the
+/// part after.
+#[btf_map]
+pub static RECORD_EVEN: HashMap<RecordKey, Recorded, 1, ON_DEMAND> = HashMap::new();
+
+/// The sources of the other parts.
+#[btf_map]
+pub static RECORD_ODD: HashMap<RecordKey, Recorded, 1, ON_DEMAND> = HashMap::new();
+
+/// Packets of sources that found no room.
+#[btf_map]
+pub static RECORD_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 /// The working state of a packet with several rules.
 #[btf_map]

@@ -139,17 +139,21 @@ pub struct Replay {
     pub interface: Option<String>,
 }
 
-/// What to suggest limits for.
+/// The traffic to suggest limits for.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "The config is in observe mode and refuses nothing. At least 10 minutes are needed, and 100 sources of a \
-    protocol or port; a day with its busiest hour is better. Packets from the host are left out: see --local.\n\n\
-    Exit status: 0 done; 1 too little data, or a capture was not read to its end; 2 wrong usage."
+    protocol or port; a day with its busiest hour is better. Packets from the host are left out: see --local. A recording \
+    has no such packets.\n\n\
+    Exit status: 0 done; 1 too little data, or a recording or a capture was not read to its end; 2 wrong usage."
 )]
 pub struct Suggest {
     /// Captures: pcap or pcapng, also compressed with gzip or zstd, merged by time; - reads standard input
-    #[arg(value_name = "CAPTURE", required = true)]
+    #[arg(value_name = "CAPTURE", conflicts_with = "from")]
     pub captures: Vec<PathBuf>,
+    /// A recording of agent record, or a capture; without it, and without captures, the agent's recording
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
     /// Also write a page with plots and tables, which needs no network; - prints it instead of the text
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -372,9 +376,27 @@ pub enum Command {
     Confirm,
     /// End a trial at once and roll back to the previous config
     Revert,
+    /// Record how busy each source is while the agent runs, for agent suggest
+    #[command(
+        after_help = "For each protocol and local port, the agent counts each source's packets, bytes, connections and \
+        requests in its busiest second, 10 s, minute, 10 min and hour; refused packets too. agent suggest prints limits for \
+        them. The recording ends by itself, and continues after a restart of the agent. A new one replaces it, and keeps it \
+        as recording.previous."
+    )]
+    Record {
+        /// For how long, from 1s to 31d; default: 24h
+        #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+        duration: Option<Duration>,
+        /// End the recording now
+        #[arg(long, conflicts_with_all = ["duration", "status"])]
+        stop: bool,
+        /// Show the recording: its time, packets, sources and gaps
+        #[arg(long, conflicts_with = "duration")]
+        status: bool,
+    },
     /// Evaluate captured traffic by a config and print what it would have passed and refused
     Replay(Replay),
-    /// Suggest limits for captured traffic: print a limits.toml in observe mode, with the reason for each limit
+    /// Suggest limits for recorded or captured traffic: print a limits.toml in observe mode, with the reason for each limit
     Suggest(Suggest),
     /// Print a limits.toml for rules of nftables, iptables, ipset or fail2ban, with what it cannot do as comments
     Import(Import),

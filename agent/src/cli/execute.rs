@@ -6,7 +6,8 @@ use api::request::Request;
 
 use super::exit::usage;
 use super::{
-    ask, ban, check, decide, detach, doctor, events, groups, import, package, reload, replay, run, suggest, top, trace,
+    ask, ban, check, decide, detach, doctor, events, groups, import, package, record, reload, replay, run, suggest,
+    top, trace,
 };
 use crate::cli::arguments::{Cli, Command, ConfigFile, Options};
 
@@ -62,8 +63,11 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Try { duration, .. } => reload::try_config(&config, duration, options),
         Command::Confirm => reload::confirm(options),
         Command::Revert => reload::revert(options),
+        Command::Record { duration, stop, status } => {
+            record::record(duration, record::Wanted::of(stop, status), options)
+        }
         Command::Replay(question) => replay::replay(&config, &question, options.json.into()),
-        Command::Suggest(question) => suggest::suggest(&question, options.json.into()),
+        Command::Suggest(question) => suggest::suggest(&question, options),
         Command::Import(question) => import::import(&question, options.json.into()),
         Command::Detach(_) => detach::detach(named),
         Command::Doctor(_) => doctor::doctor(named, options.json.into()),

@@ -17,6 +17,7 @@ mod options;
 mod package;
 mod print;
 mod progress;
+mod record;
 mod reload;
 mod replay;
 mod run;

@@ -27,6 +27,7 @@ use crate::daemon::crowdsec::{Bouncer, Parts};
 use crate::daemon::events::{EventLog, Feed, Observer};
 use crate::daemon::for_cluster;
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
+use crate::daemon::record::Recorder;
 use crate::daemon::reload::{self, LastValid, Live, Record, Source};
 use crate::daemon::state::{Keeping, Restore, StateDirectory};
 use crate::daemon::{self, Agent, StartError};
@@ -234,6 +235,7 @@ fn enforce(
             (events, notifier, attacks),
             Arc::clone(&state),
             lists,
+            Recorder::new(Arc::clone(&packets), StateDirectory::at(&config.agent.state_dir)),
         );
         let agent = Arc::new(agent);
         // The thread may outlive the agent, and must not keep its sockets.
@@ -268,6 +270,7 @@ fn enforce(
         agent.notifier().stop();
         agent.close_lines();
         crowdsec.close();
+        agent.recorder().close();
         state.close(agent.snapshot().as_ref());
         let on_exit = agent.changing().live().config().agent.on_exit;
         for problem in groups.stop(on_exit) {

@@ -20,6 +20,7 @@ use super::cluster_packets::for_cluster;
 use super::crowdsec::Bouncer;
 use super::lists::BanLists;
 use super::packets::{PacketEngine, Packets};
+use super::record::Recorder;
 use super::reload::{Changing, Live};
 use super::state::{Keeping, Moment, Saved, StateDirectory};
 use super::trace::Tracer;
@@ -58,6 +59,7 @@ pub struct Agent {
     pub(super) state: Arc<Keeping>,
     pub(super) counter_resets: AtomicU64,
     pub(super) tracer: Tracer,
+    pub(super) recorder: Recorder,
     pub(super) lists: Arc<BanLists>,
 }
 
@@ -80,6 +82,7 @@ impl Agent {
         (events, notifier, attacks): (Arc<EventLog>, Arc<Notifier>, Arc<CurrentAttacks>),
         state: Arc<Keeping>,
         lists: Arc<BanLists>,
+        recorder: Recorder,
     ) -> Self {
         let (changing, cluster) = (Changing::new(live), Arc::new(ArcSwapOption::new(cluster.map(Arc::new))));
         let exchange = Arc::new(ArcSwapOption::new(exchange.map(Arc::new)));
@@ -103,6 +106,7 @@ impl Agent {
             state,
             counter_resets,
             tracer,
+            recorder,
             lists,
         }
     }
@@ -152,6 +156,10 @@ impl Agent {
 
     pub(crate) fn crowdsec(&self) -> &Bouncer {
         &self.crowdsec
+    }
+
+    pub(crate) const fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     pub(crate) const fn tracer(&self) -> &Tracer {

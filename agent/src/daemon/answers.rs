@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::cluster::ClusterStatus;
 use api::list::ListStatus;
+use api::record::RecordStatus;
 use api::request::{BanOrder, Banned, CountersReset, Request, Reset, Unbanned};
 use api::source::ClassOrigin;
 use config::{PrefixKey, policy, prefix};
@@ -42,6 +43,7 @@ impl Agent {
         status.uptime_seconds = self.started.elapsed().as_secs();
         status.notes.extend(self.groups.notes());
         status.notes.extend(self.state.notes());
+        status.notes.extend(self.recorder.notes());
         status.notes.extend(self.lists.notes());
         status.ban_lists = Some(self.lists.status()).filter(|lists| !lists.lists.is_empty());
         let live = self.changing.live();
@@ -142,6 +144,11 @@ impl Agent {
         })
     }
 
+    fn record(&self, for_seconds: f64) -> Result<RecordStatus, String> {
+        let interfaces = self.changing.live().config().agent.interfaces.iter().map(ToString::to_string).collect();
+        self.recorder.start(Duration::try_from_secs_f64(for_seconds).unwrap_or_default(), interfaces)
+    }
+
     fn reset_counters(&self) -> Result<CountersReset, String> {
         let of_packets = match self.packets.load_full() {
             Some(packets) => packets.reset_counters().map_err(text)?.limits,
@@ -230,6 +237,9 @@ impl Handler for Agent {
             Request::Compare => json(self.compare()),
             Request::Confirm => json(self.confirm()?),
             Request::Revert => json(self.revert()),
+            Request::Record { for_seconds } => json(self.record(for_seconds)?),
+            Request::StopRecording => json(self.recorder.stop()?),
+            Request::Recording => json(self.recorder.status()),
             Request::Events => json(self.events.recent().iter().map(|event| &**event).collect::<Vec<_>>()),
             Request::Follow { .. } | Request::Trace { .. } => {
                 Err("events and verdicts are followed line by line, which needs another connection".to_owned())

@@ -10,6 +10,7 @@ pub mod escalation;
 pub mod events;
 pub mod lists;
 pub mod packets;
+pub mod record;
 pub mod reload;
 mod requests;
 pub mod state;

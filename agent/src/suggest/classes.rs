@@ -46,7 +46,7 @@ pub struct ClassSource {
     /// The limit that it exceeds most.
     pub limit: String,
     /// As in [`Exceeding`].
-    pub value: u32,
+    pub value: u64,
     /// As in [`Exceeding`].
     pub window_seconds: u64,
     /// Packets per connection; `null` without connections.

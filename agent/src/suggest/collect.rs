@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use common::key::{HashSeed, Key};
-use common::packet::{Address, Direction, Kind, Packet, Protocol};
+use common::packet::{Address, Direction, Packet, Protocol};
+use common::record::Recorded;
+use common::rule::Size;
 use foldhash::fast::RandomState;
 
-use super::traffic::{MOST_SERVICES, Service, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit};
+use super::saved::{SavedCollector, SavedSource};
+use super::traffic::{ByWindow, MOST_SERVICES, Service, ServiceTraffic, SourceTraffic, Traffic, Transport, Unit};
 use super::window::Busiest;
 
 /// The most sources of services at a time, some 300 to 700 bytes each.
@@ -31,6 +34,7 @@ const SEED: HashSeed =
 #[derive(Debug, Default)]
 struct Record {
     busiest: Busiest,
+    busiest_bytes: Busiest<u64>,
     /// Connections and requests, if the source has any.
     others: [Option<Box<Busiest>>; 2],
     packets: u64,
@@ -45,32 +49,33 @@ struct Record {
 }
 
 impl Record {
-    fn add(&mut self, nanoseconds: u64, kind: Kind, length: u32) {
-        self.packets += 1;
-        self.busiest.add(nanoseconds);
-        let other = match kind {
-            Kind::Plain => None,
-            Kind::Connection => Some(&mut self.others[0]),
-            Kind::Request => Some(&mut self.others[1]),
-        };
-        if let Some(other) = other {
-            other.get_or_insert_default().add(nanoseconds);
+    fn add(&mut self, nanoseconds: u64, counted: &Recorded) {
+        self.packets += counted.packets;
+        self.busiest.add(nanoseconds, counted.packets);
+        self.busiest_bytes.add(nanoseconds, counted.bytes);
+        for (other, count) in self.others.iter_mut().zip([counted.connections, counted.requests]) {
+            if count > 0 {
+                other.get_or_insert_default().add(nanoseconds, count);
+            }
         }
-        let length = f64::from(length);
-        self.bytes += length;
-        self.squares += length * length;
+        self.bytes += counted.bytes as f64;
+        self.squares += counted.squares as f64;
         let step = nanoseconds / (STEP * SECOND);
         if step != self.last_step {
             (self.last_step, self.active_steps) = (step, self.active_steps + 1);
         }
     }
 
-    fn finish(&self, address: IpAddr) -> SourceTraffic {
+    fn busiest(&self) -> [ByWindow<u64>; Unit::ALL.len()] {
         let other = |nth: usize| self.others[nth].as_ref().map(|busiest| busiest.counts()).unwrap_or_default();
+        [self.busiest.counts(), other(0), other(1), self.busiest_bytes.counts()]
+    }
+
+    fn finish(&self, address: IpAddr) -> SourceTraffic {
         let mean = self.bytes / self.packets as f64;
         SourceTraffic {
             address,
-            busiest: [self.busiest.counts(), other(0), other(1)],
+            busiest: self.busiest(),
             packets: self.packets,
             connections: self.connections,
             deviation: (self.squares / self.packets as f64 - mean * mean).max(0.0).sqrt(),
@@ -87,6 +92,36 @@ struct Open {
     unanswered: Busiest,
 }
 
+impl Open {
+    /// Adds a source that is complete.
+    fn summarise(&mut self, address: Address, record: &Record, named: Named) {
+        let traffic = &mut self.traffic;
+        let source = record.finish(IpAddr::from(Ipv6Addr::from(address.octets())).to_canonical());
+        if record.packets <= LIGHT {
+            traffic.light_sources += 1;
+            traffic.light_packets += record.packets;
+        }
+        if source.only_opens() {
+            let counts = source.busiest[Unit::Connections as usize];
+            traffic.only_open.iter_mut().zip(counts).for_each(|(counts, count)| counts.add(count));
+        } else {
+            for (counts, busiest) in traffic.busiest.iter_mut().zip(source.busiest) {
+                // A source without any connections or requests is not counted by them.
+                if busiest[0] > 0 {
+                    counts.iter_mut().zip(busiest).for_each(|(counts, count)| counts.add(count));
+                }
+            }
+            if record.packets >= TELLING {
+                let key = Key { hi: address.hi, lo: address.lo, ..Key::default() };
+                traffic.offer(SEED.hash(&key).0, source.clone());
+            }
+        }
+        if named == Named::Yes && record.packets > LIGHT {
+            traffic.named.push(source);
+        }
+    }
+}
+
 /// Summarises packets.
 ///
 /// When there are too many sources, the half with the fewest packets is summarised early (the bound of Misra and Gries,
@@ -99,6 +134,9 @@ pub struct Collector {
     next: u32,
     sources: HashMap<(u32, Address), Record, RandomState>,
     capacity: usize,
+    most_services: usize,
+    /// The time before the collector continued a saved one, in seconds.
+    earlier_seconds: f64,
     first: Option<u64>,
     last: u64,
     active_steps: u64,
@@ -124,6 +162,8 @@ impl Collector {
             next: 0,
             sources: HashMap::default(),
             capacity,
+            most_services: MOST_SERVICES,
+            earlier_seconds: 0.0,
             first: None,
             last: 0,
             active_steps: 0,
@@ -132,6 +172,12 @@ impl Collector {
             others: 0,
             early: 0,
         }
+    }
+
+    /// The same with at most this many services.
+    #[must_use]
+    pub fn with_services(self, most_services: usize) -> Self {
+        Self { most_services, ..self }
     }
 
     /// Records the time of a packet that no limit counts.
@@ -160,28 +206,42 @@ impl Collector {
         if packet.is_essential {
             return self.pass(nanoseconds);
         }
-        self.advance(nanoseconds);
-        self.packets += 1;
         // The key of limits: IPv6 addresses by /64.
         let address = if packet.is_ipv4 { packet.source } else { Address { lo: 0, ..packet.source } };
-        let all = Service { protocol, port: None };
-        let own = packet.local_port(Direction::Ingress).map(|port| Service { protocol, port: Some(port) });
-        let own = own.filter(|service| self.is_of_a_service(*service, packet));
-        for service in std::iter::once(all).chain(own) {
-            self.add_to(service, address, nanoseconds, packet.kind, length);
-        }
-    }
-
-    /// Whether the packet is to a service of this host, and not a reply to the host's own request.
-    fn is_of_a_service(&self, service: Service, packet: &Packet) -> bool {
-        match (service.protocol, packet.ports()) {
-            (Transport::Tcp, _) => packet.kind == Kind::Connection || self.services.contains_key(&service),
+        let port = packet.local_port(Direction::Ingress).filter(|_| match (protocol, packet.ports()) {
+            (Transport::Tcp, _) => true,
+            // Not a reply to the host's own request.
             (_, Some(ports)) => ports.source >= WELL_KNOWN || ports.destination < FIRST_EPHEMERAL,
             (_, None) => false,
+        });
+        let counted = Recorded::of(Size { packets: 1, bytes: length }, packet.kind);
+        self.add_counted(nanoseconds, protocol, port, address, &counted);
+    }
+
+    /// Adds incoming packets of a source, at an instant that is no earlier than previous ones. The port is `None` if
+    /// they surely are for no service of this host.
+    pub fn add_counted(
+        &mut self,
+        nanoseconds: u64,
+        protocol: Transport,
+        port: Option<u16>,
+        address: Address,
+        counted: &Recorded,
+    ) {
+        self.advance(nanoseconds);
+        self.packets += counted.packets;
+        let own = port.map(|port| Service { protocol, port: Some(port) });
+        // A port to which nobody connects is one of the host's own connections.
+        let is_open = |service: &Service| {
+            protocol != Transport::Tcp || counted.connections > 0 || self.services.contains_key(service)
+        };
+        let own = own.filter(is_open);
+        for service in std::iter::once(Service { protocol, port: None }).chain(own) {
+            self.add_to(service, address, nanoseconds, counted);
         }
     }
 
-    fn add_to(&mut self, service: Service, address: Address, nanoseconds: u64, kind: Kind, length: u32) {
+    fn add_to(&mut self, service: Service, address: Address, nanoseconds: u64, counted: &Recorded) {
         let id = match self.services.get(&service) {
             Some(id) => *id,
             None => self.open_service(service),
@@ -190,27 +250,29 @@ impl Collector {
             self.make_room();
         }
         let Some(open) = self.open.get_mut(&id) else { return };
-        open.traffic.packets += 1;
+        open.traffic.packets += counted.packets;
         let record = self.sources.entry((id, address)).or_default();
-        record.add(nanoseconds, kind, length);
+        record.add(nanoseconds, counted);
         if service.protocol != Transport::Tcp {
             return;
         }
-        if kind == Kind::Connection {
-            record.connections += 1;
-            record.pending += 1;
-            if record.completed == 0 && record.connections <= LIGHT {
-                open.unanswered.add(nanoseconds);
-            }
-        } else if record.pending > 0 {
-            record.pending -= 1;
-            record.completed += 1;
-            open.completed.add(nanoseconds);
+        let opened = counted.connections;
+        if opened > 0 && record.completed == 0 {
+            let first = LIGHT.saturating_sub(record.connections).min(opened);
+            open.unanswered.add(nanoseconds, first);
+        }
+        record.connections += opened;
+        record.pending += opened;
+        let completed = record.pending.min(counted.packets.saturating_sub(opened));
+        if completed > 0 {
+            record.pending -= completed;
+            record.completed += completed;
+            open.completed.add(nanoseconds, completed);
         }
     }
 
     fn open_service(&mut self, service: Service) -> u32 {
-        if self.services.len() >= MOST_SERVICES {
+        if self.services.len() >= self.most_services {
             self.forget_services();
         }
         let id = self.next;
@@ -236,44 +298,100 @@ impl Collector {
         let mut packets: Vec<u64> = self.sources.values().map(|record| record.packets).collect();
         let middle = packets.len() / 2;
         let median = *packets.select_nth_unstable(middle).1;
-        let mut light = Vec::new();
-        self.sources.retain(|key, record| {
+        // One by one: a copy of half of the sources would take as much memory as they do.
+        let (open, early) = (&mut self.open, &mut self.early);
+        self.sources.retain(|(id, address), record| {
             let is_kept = record.packets > median;
             if !is_kept {
-                light.push((*key, std::mem::take(record)));
+                *early += 1;
+                if let Some(open) = open.get_mut(id) {
+                    open.summarise(*address, record, Named::No);
+                }
             }
             is_kept
         });
-        self.early += light.len() as u64;
-        for ((id, address), record) in light {
-            self.summarise(id, address, &record, Named::No);
+    }
+
+    /// The time from the first packet to the last, in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.earlier_seconds + (self.last - self.first.unwrap_or(self.last)) as f64 / SECOND as f64
+    }
+
+    /// The numbers of packets, of pairs of a source and a service, and of services.
+    #[must_use]
+    pub fn sizes(&self) -> (u64, u64, u64) {
+        (self.packets, self.sources.len() as u64, self.services.len() as u64)
+    }
+
+    /// The state, to continue later. Windows that are not over are cut here.
+    #[must_use]
+    pub fn save(&self) -> SavedCollector {
+        let mut ids: Vec<u32> = self.open.keys().copied().collect();
+        ids.sort_unstable();
+        let service = |id: &u32| {
+            let open = &self.open[id];
+            let mut traffic = open.traffic.clone();
+            (traffic.completed, traffic.unanswered) = (open.completed.counts(), open.unanswered.counts());
+            traffic
+        };
+        let source = |((id, address), record): (&(u32, Address), &Record)| {
+            Some(SavedSource {
+                service: ids.binary_search(id).ok()? as u32,
+                address: IpAddr::from(Ipv6Addr::from(address.octets())).to_canonical(),
+                busiest: record.busiest(),
+                packets: record.packets,
+                connections: record.connections,
+                pending: record.pending,
+                completed: record.completed,
+                bytes: record.bytes,
+                squares: record.squares,
+                active_steps: record.active_steps,
+            })
+        };
+        SavedCollector {
+            seconds: self.seconds(),
+            active_steps: self.active_steps,
+            packets: self.packets,
+            others: self.others,
+            early: self.early,
+            services: ids.iter().map(service).collect(),
+            sources: self.sources.iter().filter_map(source).collect(),
         }
     }
 
-    fn summarise(&mut self, id: u32, address: Address, record: &Record, named: Named) {
-        let Some(Open { traffic, .. }) = self.open.get_mut(&id) else { return };
-        let source = record.finish(IpAddr::from(Ipv6Addr::from(address.octets())).to_canonical());
-        if record.packets <= LIGHT {
-            traffic.light_sources += 1;
-            traffic.light_packets += record.packets;
+    /// Continues from a saved state.
+    pub fn resume(&mut self, saved: SavedCollector) {
+        self.earlier_seconds = saved.seconds;
+        self.active_steps = saved.active_steps;
+        (self.packets, self.others, self.early) = (saved.packets, saved.others, saved.early);
+        for (id, traffic) in (0..).zip(saved.services) {
+            self.services.insert(traffic.service, id);
+            let (completed, unanswered) = (Busiest::of(traffic.completed), Busiest::of(traffic.unanswered));
+            self.open.insert(id, Open { traffic, completed, unanswered });
+            self.next = id + 1;
         }
-        if source.only_opens() {
-            let counts = source.busiest[Unit::Connections as usize];
-            traffic.only_open.iter_mut().zip(counts).for_each(|(counts, count)| counts.add(count));
-        } else {
-            for (counts, busiest) in traffic.busiest.iter_mut().zip(source.busiest) {
-                // A source without any connections or requests is not counted by them.
-                if busiest[0] > 0 {
-                    counts.iter_mut().zip(busiest).for_each(|(counts, count)| counts.add(count));
-                }
-            }
-            if record.packets >= TELLING {
-                let key = Key { hi: address.hi, lo: address.lo, ..Key::default() };
-                traffic.offer(SEED.hash(&key).0, source.clone());
-            }
-        }
-        if named == Named::Yes && record.packets > LIGHT {
-            traffic.named.push(source);
+        for source in saved.sources {
+            let address = match source.address {
+                IpAddr::V4(address) => Address::from_ipv4(address.octets()),
+                IpAddr::V6(address) => Address::from_ipv6(address.octets()),
+            };
+            let [packets, connections, requests, bytes] = source.busiest;
+            let other = |counts: ByWindow<u64>| (counts[0] > 0).then(|| Box::new(Busiest::of(counts)));
+            let record = Record {
+                busiest: Busiest::of(packets),
+                busiest_bytes: Busiest::of(bytes),
+                others: [other(connections), other(requests)],
+                packets: source.packets,
+                connections: source.connections,
+                pending: source.pending,
+                completed: source.completed,
+                bytes: source.bytes,
+                squares: source.squares,
+                active_steps: source.active_steps,
+                last_step: 0,
+            };
+            self.sources.insert((source.service, address), record);
         }
     }
 
@@ -281,9 +399,11 @@ impl Collector {
     #[must_use]
     pub fn finish(mut self) -> Traffic {
         for ((id, address), record) in std::mem::take(&mut self.sources) {
-            self.summarise(id, address, &record, Named::Yes);
+            if let Some(open) = self.open.get_mut(&id) {
+                open.summarise(address, &record, Named::Yes);
+            }
         }
-        let seconds = (self.last - self.first.unwrap_or(self.last)) as f64 / SECOND as f64;
+        let seconds = self.seconds();
         let active_seconds = self.active_steps * STEP;
         let close = |open: Open| {
             let mut traffic = open.traffic;
@@ -354,8 +474,8 @@ mod tests {
         clock.add(100_001, tcp(1, 443, ACK));
         let traffic = clock.0.finish();
         let web = service(&traffic, Transport::Tcp, Some(443));
-        assert_eq!(web.named[0].busiest[Unit::Packets as usize], [60, 60, 60, 62]);
-        assert_eq!(web.named[0].busiest[Unit::Connections as usize], [30, 30, 30, 31]);
+        assert_eq!(web.named[0].busiest[Unit::Packets as usize], [60, 60, 60, 62, 62]);
+        assert_eq!(web.named[0].busiest[Unit::Connections as usize], [30, 30, 30, 31, 31]);
         assert_eq!((web.named[0].active_seconds, web.packets), (20, 62));
         assert_eq!(web.completed[0], 30);
         assert_eq!(service(&traffic, Transport::Tcp, None).packets, 62);

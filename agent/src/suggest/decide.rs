@@ -29,9 +29,9 @@ const TIMES: u64 = 3;
 /// The ratio of the busiest source to the quantile from which a note reports it.
 const LONG_TAIL: u64 = 20;
 /// The ratio of opened to completed connections in a flood of forged sources …
-const FLOODED: u32 = 10;
+const FLOODED: u64 = 10;
 /// … and the fewest of them in 10 s.
-const FEWEST_OPENED: u32 = 1_000;
+const FEWEST_OPENED: u64 = 1_000;
 /// The packets per minute from which equal sources are an attack rather than light.
 const BUSY: u64 = 600;
 
@@ -168,7 +168,7 @@ fn exclude_apart(service: &ServiceTraffic, units: &[Unit], usable: usize, exclud
                     continue;
                 }
                 for (source, is_excluded) in service.named.iter().zip(&mut *excluded) {
-                    if !*is_excluded && u64::from(source.busiest[*unit as usize][window]) > split.highest {
+                    if !*is_excluded && source.busiest[*unit as usize][window] > split.highest {
                         (*is_excluded, is_changed) = (true, true);
                     }
                 }
@@ -226,7 +226,7 @@ fn limit(service: &ServiceTraffic, unit: Unit, usable: usize, excluded: &[bool])
         let by_window = counts.iter().zip(WINDOWS).map(|(counts, seconds)| counts.above(limit.allows(seconds) as u64));
         by_window.max().unwrap_or(0)
     };
-    let opening = if unit == Unit::Requests { 0 } else { above(&service.only_open) };
+    let opening = if matches!(unit, Unit::Requests | Unit::Bytes) { 0 } else { above(&service.only_open) };
     let exceeding = above(&service.busiest[unit as usize]) + opening;
     (limit.basis.exceeding, limit.basis.only_open) = (exceeding, opening);
     Ok(limit)
@@ -252,16 +252,12 @@ fn together(service: &ServiceTraffic, usable: usize) -> Option<Together> {
     if unanswered < FEWEST_OPENED || unanswered < completed.saturating_mul(FLOODED) {
         return None;
     }
-    let needs: Vec<(u64, u64)> = WINDOWS
-        .iter()
-        .zip(service.completed)
-        .map(|(seconds, count)| (*seconds, u64::from(count)))
-        .take(usable)
-        .collect();
+    let needs: Vec<(u64, u64)> =
+        WINDOWS.iter().zip(service.completed).map(|(seconds, count)| (*seconds, count)).take(usable).collect();
     let (rate, burst) = bucket(&needs, MARGIN, 100);
     // In a long flood, the burst is used up.
     let allowed = rate.per_second() * WINDOWS[TEN_SECONDS] as f64;
-    let refused_share = (1.0 - allowed / f64::from(unanswered.saturating_add(completed))).max(0.0);
+    let refused_share = (1.0 - allowed / unanswered.saturating_add(completed) as f64).max(0.0);
     Some(Together { service: service.service, rate: rate.to_string(), burst, unanswered, completed, refused_share })
 }
 

@@ -80,7 +80,7 @@ mod tests {
 
     fn counts(values: impl IntoIterator<Item = u32>) -> Counts {
         let mut counts = Counts::default();
-        values.into_iter().for_each(|value| counts.add(value));
+        values.into_iter().for_each(|value| counts.add(value.into()));
         counts
     }
 

@@ -126,7 +126,7 @@ pub struct Exceeding {
     /// The address; of IPv6 the first of the /64.
     pub address: IpAddr,
     /// Its packets in the window in which it exceeds the limit most.
-    pub value: u32,
+    pub value: u64,
     /// The length of that window.
     pub window_seconds: u64,
     /// The factor by which it exceeds the limit in that window.
@@ -161,8 +161,8 @@ impl SuggestedLimit {
 
     /// The factor by which these counts exceed the limit, and the window in which it is highest; above 1 if they exceed
     /// it.
-    pub(super) fn factor(&self, counts: &ByWindow<u32>) -> (f64, usize) {
-        let factors = counts.iter().zip(WINDOWS).map(|(count, seconds)| f64::from(*count) / self.allows(seconds));
+    pub(super) fn factor(&self, counts: &ByWindow<u64>) -> (f64, usize) {
+        let factors = counts.iter().zip(WINDOWS).map(|(count, seconds)| *count as f64 / self.allows(seconds));
         let most = factors.enumerate().max_by(|(_, one), (_, other)| one.total_cmp(other));
         most.map_or((0.0, 0), |(window, factor)| (factor, window))
     }
@@ -177,9 +177,9 @@ pub struct Together {
     pub rate: String,
     pub burst: u64,
     /// Connections of the flood in its busiest 10 s.
-    pub unanswered: u32,
+    pub unanswered: u64,
     /// Completed connections in their busiest 10 s.
-    pub completed: u32,
+    pub completed: u64,
     /// The share of all connections that it would refuse during the flood.
     pub refused_share: f64,
 }

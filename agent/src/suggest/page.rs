@@ -45,7 +45,7 @@ fn sources(traffic: &Traffic, limit: &SuggestedLimit, nth: usize, window: &Windo
     let service = traffic.services.iter().find(|service| service.service == limit.service)?;
     let mut rows: Vec<(u64, u64)> = service.busiest.get(limit.unit as usize)?.get(nth)?.rows().collect();
     // Sources that only open connections are apart in the statistics; a limit applies to them as well.
-    if limit.unit != Unit::Requests {
+    if matches!(limit.unit, Unit::Packets | Unit::Connections) {
         rows.extend(service.only_open.get(nth)?.rows());
         rows.sort_unstable();
     }
@@ -133,7 +133,7 @@ fn limits(html: &mut Html, report: &SuggestReport) {
             vec![
                 Cell::text(source.address.to_string()),
                 Cell::text(&limit.name),
-                Cell::count(source.value.into()),
+                Cell::count(source.value),
                 Cell::Number(time(source.window_seconds), source.window_seconds as f64),
                 Cell::Number(format!("{:.1}", source.factor), source.factor),
                 Cell::text(source.unlike.unwrap_or_default()),
@@ -197,7 +197,7 @@ fn others(html: &mut Html, report: &SuggestReport) {
                     Cell::count(class.multiplier.into()),
                     Cell::text(source.address.to_string()),
                     Cell::text(&source.limit),
-                    Cell::count(source.value.into()),
+                    Cell::count(source.value),
                     Cell::Number(time(source.window_seconds), source.window_seconds as f64),
                     Cell::Number(format!("{:.0} %", source.active * 100.0), source.active),
                 ]
@@ -217,8 +217,8 @@ fn others(html: &mut Html, report: &SuggestReport) {
                 Cell::text(together.service.to_string()),
                 Cell::text(&together.rate),
                 Cell::count(together.burst),
-                Cell::count(together.unanswered.into()),
-                Cell::count(together.completed.into()),
+                Cell::count(together.unanswered),
+                Cell::count(together.completed),
                 Cell::Number(format!("{:.1} %", together.refused_share * 100.0), together.refused_share),
             ]
         });

@@ -12,6 +12,10 @@ use super::traffic::{Service, Traffic};
 use crate::comments::comment;
 use crate::replay::TimelineDocument;
 
+/// Why a suggestion from standard input is not replayed.
+pub const READ_ONCE: &str =
+    "Not replayed, since standard input is read once: agent replay prints what it would refuse.";
+
 /// The most services without a limit that are listed.
 const LISTED: usize = 10;
 
@@ -29,13 +33,13 @@ pub struct Refusal {
 }
 
 /// Formats limits.toml: the decision on this traffic, for these interfaces, or for a placeholder without any.
-/// `refusals` are those of a replay, if there was one.
+/// `refusals` are those of a replay, or why there was none.
 #[must_use]
 pub fn limits_toml(
     traffic: &Traffic,
     decision: &Decision,
     interfaces: &[String],
-    refusals: Option<&[Refusal]>,
+    refusals: Result<&[Refusal], &str>,
 ) -> String {
     let mut text = String::new();
     let out = &mut text;
@@ -48,13 +52,13 @@ pub fn limits_toml(
             human::time(Duration::from_secs_f64(traffic.seconds))
         ),
     );
-    if refusals.is_none() {
-        comment(out, "Not replayed, since standard input is read once: agent replay prints what it would refuse.");
+    if let Err(reason) = refusals {
+        comment(out, reason);
     }
     decision.notes.iter().for_each(|note| comment(out, &format!("Note: {note}.")));
     line(out, "[agent]");
     if interfaces.is_empty() {
-        line(out, "interfaces = [\"eth0\"]   # the captures do not name it: write the captured interface");
+        line(out, "interfaces = [\"eth0\"]   # nothing names it: write the captured interface");
     } else {
         let names: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
         line(out, &format!("interfaces = [{}]", names.join(", ")));
@@ -69,7 +73,7 @@ pub fn limits_toml(
         );
     }
     decision.classes.iter().for_each(|of| class(out, of));
-    let refusal = |name: &str| refusals?.iter().find(|refusal| refusal.limit == name);
+    let refusal = |name: &str| refusals.ok()?.iter().find(|refusal| refusal.limit == name);
     decision.limits.iter().for_each(|of| limit(out, of, refusal(&of.name())));
     decision.together.iter().for_each(|of| together(out, of));
     if !decision.lacking.is_empty() {
@@ -92,7 +96,7 @@ fn class(out: &mut String, class: &SuggestedClass) {
             &format!(
                 "{}: {} in {} by {}; {}active in {:.0} % of the time",
                 source.address,
-                number(source.value.into()),
+                number(source.value),
                 human::time(Duration::from_secs(source.window_seconds)),
                 source.limit,
                 connections.unwrap_or_default(),
@@ -190,12 +194,7 @@ fn exceeding(limit: &SuggestedLimit) -> String {
         .map(|source| {
             let unlike = source.unlike.map(|unlike| format!(", {unlike}")).unwrap_or_default();
             let time = human::time(Duration::from_secs(source.window_seconds));
-            format!(
-                "{} with {} in {time} ({:.1} times{unlike})",
-                source.address,
-                number(source.value.into()),
-                source.factor
-            )
+            format!("{} with {} in {time} ({:.1} times{unlike})", source.address, number(source.value), source.factor)
         })
         .collect();
     if !named.is_empty() {
@@ -216,8 +215,8 @@ fn together(out: &mut String, together: &Together) {
              connections, also those of clients. The kernel's SYN cookies (net.ipv4.tcp_syncookies = 1) refuse no client: \
              enable this limit only if the host is overloaded with them.",
             together.service,
-            number(together.unanswered.into()),
-            number(together.completed.into()),
+            number(together.unanswered),
+            number(together.completed),
             together.refused_share * 100.0
         ),
     );

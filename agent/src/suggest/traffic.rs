@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The lengths of the windows in which sources are counted, in seconds.
-pub const WINDOWS: [u64; 4] = [1, 10, 60, 600];
+pub const WINDOWS: [u64; 5] = [1, 10, 60, 600, 3_600];
 /// The most services: protocols, and local ports of TCP and UDP.
 pub const MOST_SERVICES: usize = 512;
 /// The most named sources of a service: the busiest of those that were active for half of the time, and as many of the
@@ -18,6 +18,9 @@ pub const MOST_SERVICES: usize = 512;
 pub const NAMED: usize = 4_096;
 /// The number of sampled sources of a service.
 pub const SAMPLED: usize = 256;
+
+/// The largest count in a file: a host's bytes of 3 days at 100 Gbit/s.
+const LARGEST_COUNT: u64 = 1 << 48;
 
 /// A unit of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -28,11 +31,13 @@ pub enum Unit {
     Connections,
     /// Heads of HTTP/1.x requests, and DNS queries.
     Requests,
+    /// Of whole frames, as limits count them.
+    Bytes,
 }
 
 impl Unit {
     /// All units, in the order of arrays by unit.
-    pub const ALL: [Self; 3] = [Self::Packets, Self::Connections, Self::Requests];
+    pub const ALL: [Self; 4] = [Self::Packets, Self::Connections, Self::Requests, Self::Bytes];
 
     /// The name in configs.
     #[must_use]
@@ -41,6 +46,7 @@ impl Unit {
             Self::Packets => "packets",
             Self::Connections => "connections",
             Self::Requests => "requests",
+            Self::Bytes => "bytes",
         }
     }
 }
@@ -101,8 +107,8 @@ impl Default for Counts {
 
 impl Counts {
     /// Adds a source.
-    pub fn add(&mut self, count: u32) {
-        self.add_several(u64::from(count), 1);
+    pub fn add(&mut self, count: u64) {
+        self.add_several(count, 1);
     }
 
     /// The number of sources.
@@ -138,7 +144,7 @@ impl Counts {
 
     /// The same without sources with these counts.
     #[must_use]
-    pub fn without(&self, counts: impl Iterator<Item = u32>) -> Self {
+    pub fn without(&self, counts: impl Iterator<Item = u64>) -> Self {
         let mut removed = Self::default();
         counts.for_each(|count| removed.add(count));
         let mut rest = self.clone();
@@ -153,7 +159,7 @@ impl Counts {
 
     fn add_several(&mut self, count: u64, sources: u64) {
         // Fails only for a histogram of fixed size.
-        let _ = self.0.record_n(count, sources);
+        let _ = self.0.record_n(count.min(LARGEST_COUNT), sources);
     }
 }
 
@@ -167,6 +173,10 @@ impl<'de> Deserialize<'de> for Counts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut counts = Self::default();
         for (value, sources) in Vec::<(u64, u64)>::deserialize(deserializer)? {
+            // Bounds the memory, and sums of counts.
+            if value > LARGEST_COUNT || sources > LARGEST_COUNT {
+                return Err(serde::de::Error::custom("a count is too large"));
+            }
             counts.0.record_n(value, sources).map_err(serde::de::Error::custom)?;
         }
         Ok(counts)
@@ -181,7 +191,7 @@ pub struct SourceTraffic {
     /// The address; of IPv6 the first of the /64.
     pub address: IpAddr,
     /// The highest count in a window, by unit.
-    pub busiest: [ByWindow<u32>; Unit::ALL.len()],
+    pub busiest: [ByWindow<u64>; Unit::ALL.len()],
     pub packets: u64,
     /// TCP SYNs.
     pub connections: u64,
@@ -224,9 +234,9 @@ pub struct ServiceTraffic {
     /// The number of such sources.
     pub light_sources: u64,
     /// The most completed connections of all sources in a window.
-    pub completed: ByWindow<u32>,
+    pub completed: ByWindow<u64>,
     /// The most initial SYNs, at most three per source, of sources without a completed connection.
-    pub unanswered: ByWindow<u32>,
+    pub unanswered: ByWindow<u64>,
     /// The busiest sources: of those that were active for half of the time, and of the others.
     pub named: Vec<SourceTraffic>,
     /// Sources with 20 packets or more, chosen by a hash of their address; each with that hash.

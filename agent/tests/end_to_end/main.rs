@@ -34,6 +34,7 @@ mod rates;
 mod reading;
 mod reboot;
 mod recipes;
+mod record;
 mod reload;
 mod replies;
 mod safety;
@@ -57,7 +58,7 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 21] = [
+const ON_KERNELS: [&[Test]; 22] = [
     levels::TESTS,
     lists::TESTS,
     limits::TESTS,
@@ -79,6 +80,7 @@ const ON_KERNELS: [&[Test]; 21] = [
     scopes::TESTS,
     stacked::TESTS,
     memory::TESTS,
+    record::TESTS,
 ];
 /// Tests of the agent, with the same results on every kernel.
 const ON_ANY_KERNEL: [&[Test]; 21] = [
@@ -217,8 +219,9 @@ fn main() {
         .chain(recipes::WITH_ANSIBLE.iter().map(|test| (test, !is_too_old && recipes::has_ansible())))
         .chain(life::ON_OLD_KERNELS.iter().map(|test| (test, is_too_old)))
         .chain(metrics::MEASURING.iter().map(|test| (test, !is_too_old && !is_emulated)))
+        .chain(record::MEASURING.iter().map(|test| (test, !is_too_old && !is_emulated)))
         .filter(|((name, _), _)| {
-            let mut measuring = rates::TESTS.iter().chain(metrics::MEASURING);
+            let mut measuring = rates::TESTS.iter().chain(metrics::MEASURING).chain(record::MEASURING);
             !is_left_out(measuring.any(|(measuring, _)| measuring == name))
         })
         .map(|(test, fits)| trial(test).with_ignored_flag(obstacle.is_some() || !fits))

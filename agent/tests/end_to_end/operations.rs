@@ -94,9 +94,14 @@ fn the_group_may_ask_and_only_root_may_change() {
         let output = as_nobody(&network, arguments);
         assert!(output.status.success(), "{arguments:?}: {}", said(&output));
     }
-    for arguments in
-        [&["ban", "10.77.0.7"][..], &["unban", "10.77.0.7"], &["reset", "10.77.0.7"], &["trace", "10.77.0.7"]]
-    {
+    for arguments in [
+        &["ban", "10.77.0.7"][..],
+        &["unban", "10.77.0.7"],
+        &["reset", "10.77.0.7"],
+        &["trace", "10.77.0.7"],
+        &["record"],
+        &["record", "--stop"],
+    ] {
         let output = as_nobody(&network, arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(said(&output).contains("requires root"), "{arguments:?}: {}", said(&output));

@@ -13,6 +13,7 @@ pub mod limit;
 pub mod list;
 pub mod memory;
 pub mod notification;
+pub mod record;
 pub mod reload;
 pub mod request;
 pub mod source;

@@ -67,6 +67,15 @@ pub enum Request {
     Confirm,
     /// [`crate::reload::Reloaded`]: ends a trial.
     Revert,
+    /// [`crate::record::RecordStatus`]: starts a recording.
+    Record {
+        /// Its length.
+        for_seconds: f64,
+    },
+    /// [`crate::record::RecordStatus`]: ends the recording.
+    StopRecording,
+    /// [`crate::record::RecordStatus`].
+    Recording,
     /// A list of the remembered [`crate::event::Event`]s.
     Events,
     /// [`crate::event::Event`]s, one document a line, until the client disconnects.
@@ -99,6 +108,8 @@ impl Request {
     #[must_use]
     pub fn only_asks(&self) -> bool {
         match self {
+            Self::Recording => true,
+            Self::Record { .. } | Self::StopRecording => false,
             Self::View { .. } | Self::Events | Self::Follow { .. } => true,
             Self::Status | Self::Limits | Self::Top | Self::Show { .. } | Self::Bans | Self::Groups => true,
             Self::Usage { .. } => true,

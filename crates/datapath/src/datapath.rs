@@ -23,6 +23,7 @@ use crate::maps::bans::Bans;
 use crate::maps::events::EventRing;
 use crate::maps::lists::{self, ListMap};
 use crate::maps::own::OwnAddresses;
+use crate::maps::record::RecordMaps;
 use crate::maps::rows::Rows;
 use crate::maps::size::{self, MOST_BANS, RING_BYTES, SAMPLES};
 use crate::maps::trace::{self, TraceRing};
@@ -39,6 +40,7 @@ pub struct Datapath {
     /// The shares of limits with `cluster`, by the limit's index in the config.
     shares: BTreeMap<usize, Share>,
     events: Arc<EventRing>,
+    record: Arc<RecordMaps>,
     trace: Option<TraceRing>,
     pub(crate) attached: Vec<Attached>,
     /// The addresses in the kernel's map.
@@ -120,6 +122,8 @@ impl Datapath {
             .map_max_entries("RINGS", rings)
             .map_max_entries("COUNTERS", image.counters())
             .map_max_entries("SAMPLES", SAMPLES)
+            .map_max_entries("RECORD_EVEN", size::recorded(&image))
+            .map_max_entries("RECORD_ODD", size::recorded(&image))
             .map_max_entries("OWN", if settings.reject_in_use != 0 { MOST_OWN } else { 1 })
             .map_max_entries("LAYOUT", text::chunks(&layout))
             .map_max_entries("EVENTS", RING_BYTES);
@@ -139,6 +143,7 @@ impl Datapath {
         text::write(map_mut(&mut ebpf, "LAYOUT")?, &layout)?;
         let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
         let events = Arc::new(EventRing::take(&mut ebpf)?);
+        let record = Arc::new(RecordMaps::take(&mut ebpf)?);
         let trace = TraceRing::take(&mut ebpf)?;
         Ok(Self {
             ebpf,
@@ -147,6 +152,7 @@ impl Datapath {
             rows,
             shares: Default::default(),
             events,
+            record,
             trace,
             attached: Vec::new(),
             own: OwnAddresses::default(),
@@ -159,6 +165,12 @@ impl Datapath {
     #[must_use]
     pub fn events(&self) -> &Arc<EventRing> {
         &self.events
+    }
+
+    /// The counters of recorded sources.
+    #[must_use]
+    pub fn record(&self) -> &Arc<RecordMaps> {
+        &self.record
     }
 
     /// The log of verdicts, if the programs are of a trace build.

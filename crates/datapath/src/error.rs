@@ -86,6 +86,9 @@ pub enum LoadError {
     /// A map cannot be mapped into memory.
     #[error("mapping a BPF map into memory failed: {0}")]
     Mmap(io::Error),
+    /// The counters of a recording cannot be read.
+    #[error("reading the counters of the recording failed: {0}")]
+    Record(#[source] io::Error),
     /// The kernel has no memory for ban lists.
     #[error("creating a map of {bytes} bytes for ban lists failed: {source}")]
     Lists { bytes: u64, source: io::Error },

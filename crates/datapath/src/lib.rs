@@ -41,6 +41,7 @@ pub use maps::events::{EventRing, MOST_AT_ONCE};
 pub use maps::generation::{Generation, Generations};
 pub use maps::lists::ListMap;
 pub use maps::own::OwnAddresses;
+pub use maps::record::RecordMaps;
 pub use maps::size::MOST_BANS;
 pub use maps::trace::{TraceRecord, TraceRing};
 pub use programs::Entry;

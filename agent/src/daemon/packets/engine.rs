@@ -9,13 +9,15 @@ use arc_swap::ArcSwapOption;
 use cluster::{BusySource, Elsewhere, Usage};
 use common::ban::Ban;
 use common::counters::Traffic;
+use common::settings::Runtime;
 use common::trace::TracedSources;
 use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
 use datapath::bans::{By, Why};
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use datapath::{
-    AttachError, AttachMode, BanEntry, Datapath, EventRing, ListMap, LoadError, PinDirectory, PinLock, SavedTable, Turn,
+    AttachError, AttachMode, BanEntry, Datapath, EventRing, ListMap, LoadError, PinDirectory, PinLock, RecordMaps,
+    SavedTable, Turn,
 };
 
 use super::change::{Change, wait_for_packets};
@@ -214,12 +216,17 @@ impl PacketEngine {
     ///
     /// When a pin cannot be removed.
     pub fn leave(&self) -> Result<OnExit, LoadError> {
-        let in_effect = self.lock();
+        let mut in_effect = self.lock();
         // No process would read the logs of programs that stay.
         for ring in in_effect.datapaths().filter_map(Datapath::trace) {
             if let Err(error) = ring.trace(TracedSources::default()) {
                 tracing::warn!("ending traces failed: {error}; the kernel programs go on logging traced sources");
             }
+        }
+        // Nor would any empty the counters of recorded sources.
+        let runtime = Runtime { record: 0, ..in_effect.runtime };
+        if let Err(error) = in_effect.set_runtime(runtime) {
+            tracing::warn!("ending the recording in the kernel failed: {error}");
         }
         if in_effect.config.agent.on_exit == OnExit::Detach {
             in_effect.ingress.detach()?;
@@ -302,6 +309,18 @@ impl PacketEngine {
     #[must_use]
     pub fn drain_events(&self) -> (Vec<Event>, u64) {
         self.lock().reader().drain_events()
+    }
+
+    /// Lets the kernel programs count one in `one_in` sources, a power of two, or none with 0; returns their counters.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be written.
+    pub fn record(&self, one_in: u32) -> Result<Arc<RecordMaps>, LoadError> {
+        let mut in_effect = self.lock();
+        let runtime = Runtime { record: one_in, ..in_effect.runtime };
+        in_effect.set_runtime(runtime)?;
+        Ok(Arc::clone(in_effect.ingress.record()))
     }
 
     /// Lets the kernel programs log verdicts on exactly these sources; `false` if they log none at all.

@@ -12,6 +12,7 @@ use bpf::syscall;
 const BATCH: usize = 4_096;
 /// From `enum bpf_cmd` of Linux's uapi/linux/bpf.h.
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
 const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
 
 /// The part of `union bpf_attr` for batches.
@@ -37,6 +38,27 @@ struct Attributes {
 ///
 /// If a key is shorter than the kernel's cursor, 4 bytes.
 pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, most: usize) -> io::Result<Vec<(K, V)>> {
+    read(BPF_MAP_LOOKUP_BATCH, map, most)
+}
+
+/// Removes the entries of a hash map, and returns at most `most` of them.
+///
+/// # Errors
+///
+/// As [`entries`].
+///
+/// # Panics
+///
+/// As [`entries`].
+pub(crate) fn take<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, most: usize) -> io::Result<Vec<(K, V)>> {
+    read(BPF_MAP_LOOKUP_AND_DELETE_BATCH, map, most)
+}
+
+fn read<K: Pod + Default, V: Pod + Default>(
+    command: libc::c_long,
+    map: BorrowedFd<'_>,
+    most: usize,
+) -> io::Result<Vec<(K, V)>> {
     assert!(size_of::<K>() >= 4);
     let mut found = Vec::new();
     let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
@@ -56,7 +78,7 @@ pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, m
         };
         // SAFETY: there is room for `count` keys and values, and for the cursor. Every bit pattern is a valid key and
         // value.
-        let is_end = match unsafe { syscall::call(BPF_MAP_LOOKUP_BATCH, &mut attributes) } {
+        let is_end = match unsafe { syscall::call(command, &mut attributes) } {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
             result => result.is_err(),
         };

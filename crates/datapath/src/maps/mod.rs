@@ -10,6 +10,7 @@ pub(crate) mod lists;
 pub(crate) mod own;
 pub(crate) mod policy;
 mod prefixes;
+pub(crate) mod record;
 pub(crate) mod rows;
 pub(crate) mod size;
 pub(crate) mod text;

@@ -1,5 +1,7 @@
 //! Sizes of maps, in elements or bytes.
 
+use common::record::MOST_RECORDED;
+
 use crate::compile::Image;
 
 /// The most keys with sampled statistics.
@@ -16,6 +18,11 @@ pub const TEXT_CHUNK: usize = 4096;
 
 /// The most interfaces of a policy with limits for some interfaces.
 const MOST_INTERFACES: u32 = 1 << 14;
+
+/// The most sources of a part of a recording: outgoing packets are not recorded.
+pub(crate) fn recorded(image: &Image) -> u32 {
+    if image.settings.is_egress != 0 { 1 } else { MOST_RECORDED }
+}
 
 /// The most interfaces that a policy numbers.
 pub(crate) fn interfaces(image: &Image) -> u32 {

@@ -13,7 +13,7 @@ use common::table::ELEMENT_WORDS;
 use common::throttle::PacketState;
 
 use crate::compile::Image;
-use crate::maps::size::{RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces};
+use crate::maps::size::{RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces, recorded};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -84,6 +84,8 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         + per_cpu(1, size_of::<SampleQuota>(), cpus)
         + array(1, size_of::<u64>())
         + array(u64::from(ESSENTIAL_BUCKETS), size_of::<u64>())
+        + 2 * (HASH + u64::from(recorded(image)) * BUCKET)
+        + per_cpu(1, size_of::<u64>(), cpus)
         + hash(own, size_of::<OwnKey>(), size_of::<u32>())
         + ring + ring / PAGE * 16 + 3 * PAGE
         // A separate map names the limits of the rows of counters.

@@ -1,0 +1,83 @@
+//! `agent record`: how busy each source is, while the agent runs.
+
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use api::record::{RecordState, RecordStatus};
+use api::request::Request;
+use config::human;
+
+use super::ask::ask;
+use super::table::{self, number};
+use crate::cli::arguments::Options;
+
+/// The length of a recording without `--for`.
+const DAY: Duration = Duration::from_secs(86_400);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Start,
+    Stop,
+    Status,
+}
+
+impl Wanted {
+    pub const fn of(stop: bool, status: bool) -> Self {
+        match (stop, status) {
+            (true, _) => Self::Stop,
+            (_, true) => Self::Status,
+            _ => Self::Start,
+        }
+    }
+}
+
+pub fn record(duration: Option<Duration>, wanted: Wanted, options: &Options) -> anyhow::Result<ExitCode> {
+    let request = match wanted {
+        Wanted::Start => Request::Record { for_seconds: duration.unwrap_or(DAY).as_secs_f64() },
+        Wanted::Stop => Request::StopRecording,
+        Wanted::Status => Request::Recording,
+    };
+    ask(options, &request, text)
+}
+
+fn text(status: &RecordStatus) -> String {
+    let at = |seconds: f64| {
+        let since = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
+    };
+    let time = |seconds: f64| human::time(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    if status.state == RecordState::None {
+        let error = status.error.as_ref().map(|error| format!("\nnote: {error}")).unwrap_or_default();
+        return format!("no recording; agent record --for 24h starts one{error}");
+    }
+    let mut pairs = vec![
+        ("recording", status.state.name().to_owned()),
+        ("file", status.file.clone()),
+        ("started", at(status.started)),
+        (if status.state == RecordState::Ended { "ended" } else { "ends" }, at(status.ends)),
+        ("time with packets", time(status.seconds)),
+        ("packets", number(status.packets)),
+        ("sources by service", number(status.sources)),
+        ("protocols and ports", number(status.services)),
+    ];
+    if status.one_in > 1 {
+        pairs.push(("sample", format!("one in {} sources", number(status.one_in.into()))));
+    }
+    let mut text = table::pairs(pairs);
+    for gap in &status.gaps {
+        text.push_str(&format!("\ngap: {} to {}", at(gap.from), at(gap.to)));
+    }
+    if status.sampled_seconds > 0.0 {
+        let sampled = time(status.sampled_seconds);
+        text.push_str(&format!(
+            "\nnote: for {sampled}, only a sample of the sources was recorded: too many were active"
+        ));
+    }
+    if status.lost > 0 {
+        text.push_str(&format!("\nnote: {} packets of further sources were not recorded", number(status.lost)));
+    }
+    if let Some(error) = &status.error {
+        text.push_str(&format!("\nnote: the recording is not written: {error}"));
+    }
+    text
+}

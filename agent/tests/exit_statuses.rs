@@ -70,6 +70,9 @@ const WITHOUT_AGENT: &[&str] = &[
     "events --follow",
     "show 192.0.2.1",
     "trace 192.0.2.1",
+    "record",
+    "record --stop",
+    "record --status",
     "groups",
     "groups freeze web",
     "usage",
@@ -99,6 +102,12 @@ const WITH_AGENT: &[Row] = &[
     ("events --last x", 2),
     ("show 192.0.2", 2),
     ("trace 192.0.2", 2),
+    ("record --stop --for 1h", 2),
+    ("record --for soon", 2),
+    ("suggest --from {}/missing.pcap {}/missing.pcap", 2),
+    // Nothing is recorded without a limit on packets.
+    ("record --for 1h", 1),
+    ("record --stop", 1),
     // No packets to trace.
     ("trace 192.0.2.1", 1),
     ("groups", 0),

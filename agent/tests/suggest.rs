@@ -8,19 +8,26 @@
 //! The seeds in `HELD_OUT` were not used while the method was made; those below 100 were. `WEIR_SUGGEST_SEEDS=1,2` runs
 //! others, and prints what is refused.
 
-use std::collections::HashSet;
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use api::record::RecordGap;
+use common::packet::{Address, Depth, parse};
+use common::record::{PART, RecordKey, Recorded};
+use common::rule::Size;
 use datapath::compile::plan;
+use host::StateDirectory;
 use serde_json::Value;
 use tempfile::TempDir;
 use testbed::mixtures::{Label, Mixture, Random, SPAN};
 use testbed::trials::is_long;
+use weir::daemon::record::RecordFile;
 use weir::replay::capture::{Capture, InterfaceNames};
-use weir::replay::{Evaluation, Local, TableMemory, Verdict};
+use weir::replay::{CapturedFrame, Evaluation, Local, TableMemory, Verdict, read};
 use weir::suggest::capture::summarise;
-use weir::suggest::{Decision, READ_ONCE, decide, limits_toml};
+use weir::suggest::{Collector, Decision, READ_ONCE, Transport, decide, limits_toml};
 
 const HELD_OUT: [u64; 2] = [101, 102];
 
@@ -352,6 +359,86 @@ fn a_page_has_each_limit_among_the_sources_and_over_time_and_the_text_stays() {
     assert_eq!(output.status.code(), Some(1));
     let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
     assert!(page.contains("role=\"alert\">no incoming packets") && !page.contains("class=\"limit\""), "{page}");
+}
+
+/// A recording of the packets of a capture, as the kernel programs count them: by source, service and part.
+fn record(folder: &Folder, capture: &Path) -> PathBuf {
+    let mut counted: BTreeMap<(u32, u16, u16, u64, u64), Recorded> = BTreeMap::new();
+    read(
+        &[capture.to_owned()],
+        InterfaceNames::default(),
+        |_| {},
+        |outcome, packet| {
+            let (now, _) = outcome.place(packet, &Local::default());
+            let is_cut = Cell::new(false);
+            let frame = CapturedFrame::new(packet, &is_cut);
+            let parsed = parse(&frame, packet.link, Depth::Requests).unwrap();
+            let Some(key) = RecordKey::of(&parsed, now) else { return };
+            let one = Recorded::of(Size { packets: 1, bytes: packet.length }, parsed.kind);
+            let sum = counted.entry((key.part, key.protocol, key.local_port, key.hi, key.lo)).or_default();
+            *sum = sum.plus(one);
+        },
+    );
+    let mut collector = Collector::default();
+    for ((part, protocol, port, hi, lo), counted) in counted {
+        let protocol = [Transport::Tcp, Transport::Udp, Transport::Icmp][usize::from(protocol)];
+        let port = Some(port).filter(|port| *port != 0);
+        collector.add_counted(u64::from(part) * PART, protocol, port, Address { hi, lo }, &counted);
+    }
+    let file = RecordFile {
+        started: 1.0,
+        ends: 901.0,
+        written: 901.0,
+        is_ended: true,
+        gaps: vec![RecordGap { from: 5.0, to: 65.0 }],
+        sampled_seconds: 30.0,
+        least_sample: 8,
+        lost: 0,
+        interfaces: vec!["eth7".to_owned()],
+        collected: collector.save(),
+    };
+    let directory = StateDirectory::at(&folder.path("state"));
+    file.write(&directory).unwrap();
+    RecordFile::path(&directory)
+}
+
+#[test]
+fn limits_from_a_recording_are_those_from_the_capture() {
+    let folder = Folder::new();
+    let capture = folder.capture("day.pcap", small(&mut Random::new(10)));
+    let recording = record(&folder, &capture);
+    let recording = recording.to_str().unwrap();
+    let limits = |arguments: &[&str]| {
+        let output = folder.run(&[&["suggest", "--json"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of = |limit: &Value| (limit["name"].clone(), limit["rate"].clone(), limit["burst"].clone());
+        (report["limits"].as_array().unwrap().iter().map(of).collect::<Vec<_>>(), report)
+    };
+    let (of_capture, _) = limits(&["--local", "192.0.2.1", "day.pcap"]);
+    let (of_recording, report) = limits(&["--from", recording]);
+    assert!(of_capture.len() >= 3, "{of_capture:?}");
+    assert_eq!(of_recording, of_capture);
+    assert_eq!(report["captures"][0]["format"], "recording");
+    // A recording is found by its content, too, and the config says what it lacks.
+    let output = folder.run(&["suggest", "--html", "page.html", recording]);
+    let config = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for words in ["interfaces = [\"eth7\"]", "Not replayed: a recording has", "1 gaps of 1 min", "at least one in 8"] {
+        assert!(config.replace("\n# ", " ").contains(words), "{words}: {config}");
+    }
+    let parsed = config::parse(Path::new("limits.toml"), &config).unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!(parsed.config.limits.len(), of_capture.len());
+    assert!(std::fs::read_to_string(folder.path("page.html")).unwrap().contains("recording"));
+    for arguments in
+        [&["suggest", recording, "day.pcap"][..], &["suggest", "--from", recording, "--local", "192.0.2.1"]]
+    {
+        let output = folder.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output.stderr));
+    }
+    // A capture may be named likewise.
+    let (from, _) = limits(&["--local", "192.0.2.1", "--from", "day.pcap"]);
+    assert_eq!(from, of_capture);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `agent record`: how busy each source is, while the agent runs.
 
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -8,11 +9,15 @@ use api::request::Request;
 use config::human;
 
 use super::ask::ask;
+use super::exit::usage;
 use super::table::{self, number};
 use crate::cli::arguments::Options;
 
 /// The length of a recording without `--for`.
 const DAY: Duration = Duration::from_secs(86_400);
+
+/// The possible lengths.
+const LENGTHS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -32,6 +37,9 @@ impl Wanted {
 }
 
 pub fn record(duration: Option<Duration>, wanted: Wanted, options: &Options) -> anyhow::Result<ExitCode> {
+    if duration.is_some_and(|duration| !LENGTHS.contains(&duration)) {
+        return Ok(usage(&"invalid --for: a recording takes from 1s to 31d"));
+    }
     let request = match wanted {
         Wanted::Start => Request::Record { for_seconds: duration.unwrap_or(DAY).as_secs_f64() },
         Wanted::Stop => Request::StopRecording,

@@ -19,8 +19,7 @@ mod report;
 mod table;
 mod timeline;
 
-pub(crate) use captures::read;
-pub use captures::{Outcome, Progress, ReadCapture, replay};
+pub use captures::{Outcome, Progress, ReadCapture, read, replay};
 pub use clock::{Clock, ClockTroubles};
 pub use comparison::Comparison;
 pub use direction::Local;

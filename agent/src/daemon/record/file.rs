@@ -237,8 +237,8 @@ mod tests {
         let (mut whole, mut first) = (Collector::with_capacity(100), Collector::with_capacity(100));
         for source in 0..20 {
             for part in 0..40 {
-                add(&mut whole, 1_000 + part, source, u64::from(source) + part % 3);
-                add(&mut first, 1_000 + part, source, u64::from(source) + part % 3);
+                add(&mut whole, 1_000 + part, source, u64::from(source) + 1 + part % 3);
+                add(&mut first, 1_000 + part, source, u64::from(source) + 1 + part % 3);
             }
         }
         let folder = tempfile::tempdir().unwrap();

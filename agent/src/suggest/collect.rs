@@ -174,10 +174,13 @@ impl Collector {
         }
     }
 
-    /// The same with at most this many services.
+    /// The same with at most this many services, and with the memory for all sources: growth by doubling would temporarily
+    /// take half as much again.
     #[must_use]
-    pub fn with_services(self, most_services: usize) -> Self {
-        Self { most_services, ..self }
+    pub fn reserved(mut self, most_services: usize) -> Self {
+        self.most_services = most_services;
+        self.sources.reserve(self.capacity);
+        self
     }
 
     /// Records the time of a packet that no limit counts.

@@ -263,7 +263,7 @@ struct Recording {
 
 impl Recording {
     fn new(mut file: RecordFile, packets: Packets, directory: StateDirectory) -> Self {
-        let mut collector = Collector::with_capacity(MOST_SOURCES).with_services(MOST_SERVICES);
+        let mut collector = Collector::with_capacity(MOST_SOURCES).reserved(MOST_SERVICES);
         let none = Collector::with_capacity(1).save();
         collector.resume(std::mem::replace(&mut file.collected, none));
         let now = monotonic_nanoseconds();

@@ -81,7 +81,7 @@ extern "C" fn weir_record(hi: u64, lo: u64, service: u32, size: u64, kind: u32) 
     // SAFETY: a helper without arguments.
     let part = RecordKey::part_at(unsafe { bpf_ktime_get_ns() });
     // On this function's stack, since kernels such as 6.1 accept no memory of a caller as a map's key.
-    let key = RecordKey { hi, lo, part, local_port: (service >> 16) as u16, protocol: service as u16 };
+    let key = &RecordKey { hi, lo, part, local_port: (service >> 16) as u16, protocol: service as u16 };
     let seed = HashSeed {
         multipliers: [
             setting!(seed.multipliers[0]),
@@ -100,16 +100,16 @@ extern "C" fn weir_record(hi: u64, lo: u64, service: u32, size: u64, kind: u32) 
         _ => Kind::Plain,
     };
     let counted = Recorded::of(size, kind);
-    let mut found = if part & 1 == 0 { RECORD_EVEN.get_ptr_mut(&key) } else { RECORD_ODD.get_ptr_mut(&key) };
+    let mut found = if part & 1 == 0 { RECORD_EVEN.get_ptr_mut(key) } else { RECORD_ODD.get_ptr_mut(key) };
     if found.is_none() {
         // Another CPU may have been first, and its counters are kept.
         let unseen: &Recorded = &UNSEEN;
         found = if part & 1 == 0 {
-            let _ = RECORD_EVEN.insert(&key, unseen, BPF_NOEXIST.into());
-            RECORD_EVEN.get_ptr_mut(&key)
+            let _ = RECORD_EVEN.insert(key, unseen, BPF_NOEXIST.into());
+            RECORD_EVEN.get_ptr_mut(key)
         } else {
-            let _ = RECORD_ODD.insert(&key, unseen, BPF_NOEXIST.into());
-            RECORD_ODD.get_ptr_mut(&key)
+            let _ = RECORD_ODD.insert(key, unseen, BPF_NOEXIST.into());
+            RECORD_ODD.get_ptr_mut(key)
         };
     }
     let Some(recorded) = found else {

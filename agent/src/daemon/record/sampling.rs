@@ -4,6 +4,8 @@
 const MOST: usize = 4_096;
 /// With fewer in each of [`CALM`] parts, twice as many sources are recorded.
 const FEW: usize = 1_024;
+/// With fewer, the sample does not depend on the CPU time.
+const TELLING: usize = 256;
 /// Ten seconds.
 const CALM: u32 = 40;
 /// The smallest share is one in this many.
@@ -37,14 +39,15 @@ impl Sampling {
     /// nanoseconds. `is_full`: the kernel had no room for some.
     pub(super) fn follow(&mut self, counters: usize, parts: u32, is_full: bool, cpu: u64, elapsed: u64) {
         let of_part = counters / parts.max(1) as usize;
-        self.debt = (self.debt + cpu).saturating_sub(elapsed / SHARE);
-        let is_busy = self.debt > MOST_DEBT;
+        self.debt = self.debt.saturating_add(cpu).saturating_sub(elapsed / SHARE).min(2 * MOST_DEBT);
+        // With few counters, the time is that of looking for them, which a smaller sample does not save.
+        let is_busy = self.debt > MOST_DEBT && of_part >= TELLING;
         if of_part > MOST || is_full || is_busy {
             // If the map was full, the number of sources is unknown.
             let factor = if is_full { 8 } else { (of_part / MOST + 1).next_power_of_two().max(2) as u32 };
             self.one_in = self.one_in.saturating_mul(factor).min(LEAST);
             (self.calm, self.debt) = (0, 0);
-        } else if of_part < FEW && self.debt < MOST_DEBT / 2 {
+        } else if of_part < FEW && (self.debt < MOST_DEBT / 2 || of_part < TELLING) {
             self.calm += parts;
             if self.calm >= CALM {
                 (self.one_in, self.calm) = ((self.one_in / 2).max(1), 0);
@@ -88,6 +91,10 @@ mod tests {
             parts += 1;
         }
         assert!((2..=20).contains(&parts), "{parts}");
+        // Nor does a slow CPU, if there are hardly any sources.
+        let mut sampling = Sampling::default();
+        (0..1_000).for_each(|_| sampling.follow(20, 1, false, PART / 2, PART));
+        assert_eq!(sampling.one_in(), 1);
         // At the share itself, the sample stays.
         let mut sampling = Sampling::default();
         (0..10_000).for_each(|_| sampling.follow(2_000, 1, false, PART / SHARE, PART));

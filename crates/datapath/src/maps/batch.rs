@@ -10,6 +10,8 @@ use bpf::syscall;
 
 /// Entries per call. The kernel returns whole buckets, several at once.
 const BATCH: usize = 4_096;
+/// The same where there mostly are few: larger ones would be memory mapped and released at each call.
+const SMALL_BATCH: usize = 512;
 /// From `enum bpf_cmd` of Linux's uapi/linux/bpf.h.
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
@@ -38,7 +40,7 @@ struct Attributes {
 ///
 /// If a key is shorter than the kernel's cursor, 4 bytes.
 pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, most: usize) -> io::Result<Vec<(K, V)>> {
-    read(BPF_MAP_LOOKUP_BATCH, map, most)
+    read(BPF_MAP_LOOKUP_BATCH, BATCH, map, most)
 }
 
 /// Removes the entries of a hash map, and returns at most `most` of them.
@@ -51,17 +53,18 @@ pub(crate) fn entries<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, m
 ///
 /// As [`entries`].
 pub(crate) fn take<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, most: usize) -> io::Result<Vec<(K, V)>> {
-    read(BPF_MAP_LOOKUP_AND_DELETE_BATCH, map, most)
+    read(BPF_MAP_LOOKUP_AND_DELETE_BATCH, SMALL_BATCH, map, most)
 }
 
 fn read<K: Pod + Default, V: Pod + Default>(
     command: libc::c_long,
+    batch: usize,
     map: BorrowedFd<'_>,
     most: usize,
 ) -> io::Result<Vec<(K, V)>> {
     assert!(size_of::<K>() >= 4);
     let mut found = Vec::new();
-    let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
+    let (mut keys, mut values) = (vec![K::default(); batch], vec![V::default(); batch]);
     // The kernel's cursor: for a hash map, a bucket's number.
     let mut cursor = [0u64; 2];
     let mut is_first = true;
@@ -71,7 +74,7 @@ fn read<K: Pod + Default, V: Pod + Default>(
             out_batch: (&raw mut cursor) as u64,
             keys: keys.as_mut_ptr() as u64,
             values: values.as_mut_ptr() as u64,
-            count: BATCH as u32,
+            count: batch as u32,
             map_fd: map.as_raw_fd() as u32,
             elem_flags: 0,
             flags: 0,
@@ -82,7 +85,7 @@ fn read<K: Pod + Default, V: Pod + Default>(
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
             result => result.is_err(),
         };
-        let count = (attributes.count as usize).min(BATCH).min(most - found.len());
+        let count = (attributes.count as usize).min(batch).min(most - found.len());
         found.extend(keys.iter().copied().zip(values.iter().copied()).take(count));
         if is_end {
             break;

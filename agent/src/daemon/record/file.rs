@@ -29,7 +29,7 @@ const LONGEST: [u64; 2] = [32 << 20, 128 << 20];
 /// The most services of a recording, some 50 KiB each.
 pub(super) const MOST_SERVICES: usize = 64;
 /// The most pairs of a source and a service of a recording, some 700 bytes each.
-pub(super) const MOST_SOURCES: usize = 12_288;
+pub(super) const MOST_SOURCES: usize = 7_168;
 /// The most gaps: further ones extend the last.
 pub(super) const MOST_GAPS: usize = 100;
 

@@ -153,7 +153,8 @@ impl Recorder {
         // The first write reports a directory that cannot be written.
         let result = self.directory.prepare().and_then(|()| file.write(&self.directory));
         result.map_err(|error| format!("nothing is recorded: {error}"))?;
-        let recording = Recording::new(file, Arc::clone(&self.packets), self.directory.clone());
+        let mut recording = Recording::new(file, Arc::clone(&self.packets), self.directory.clone());
+        recording.prepare();
         let shared = Arc::new(Shared {
             order: Mutex::new(Order::Continue),
             ordered: Condvar::new(),
@@ -294,15 +295,20 @@ impl Recording {
         }
     }
 
-    fn run(mut self, shared: &Shared) {
-        let mut written = Instant::now();
-        let mut error = None;
+    /// Lets the kernel programs count from now on.
+    fn prepare(&mut self) {
         // What an earlier recording left.
         if let Some(packets) = self.packets.load_full()
             && let Ok(maps) = packets.record(0)
         {
             let _ = [0, 1].map(|part| maps.drain(part));
         }
+        self.turn();
+    }
+
+    fn run(mut self, shared: &Shared) {
+        let mut written = Instant::now();
+        let mut error = None;
         let order = loop {
             self.turn();
             let order = wait(shared, self.emptied);

@@ -341,12 +341,7 @@ impl Recording {
             Ok(maps) => maps,
             Err(error) => return self.fail(&error),
         };
-        if self.maps.as_ref().is_none_or(|(current, _)| !Arc::ptr_eq(current, &maps)) {
-            // Another policy is in effect.
-            self.take_rest();
-            let lost = maps.lost().unwrap_or_default();
-            self.maps = Some((Arc::clone(&maps), lost));
-        }
+        self.follow(&maps);
         let now = monotonic_nanoseconds();
         let part = RecordKey::part_at(now);
         let passed = part.saturating_sub(self.emptied);
@@ -375,6 +370,14 @@ impl Recording {
         (self.emptied, self.emptied_at, self.failure) = (part, now, None);
     }
 
+    /// Changes to these maps, if another policy is in effect.
+    fn follow(&mut self, maps: &Arc<RecordMaps>) {
+        if self.maps.as_ref().is_none_or(|(current, _)| !Arc::ptr_eq(current, maps)) {
+            self.take_rest();
+            self.maps = Some((Arc::clone(maps), 0));
+        }
+    }
+
     /// Takes all counters of the current maps.
     fn take_rest(&mut self) {
         let Some((maps, noted)) = self.maps.take() else { return };
@@ -384,10 +387,10 @@ impl Recording {
     }
 
     fn finish(&mut self) {
-        if let Some(packets) = self.packets.load_full()
-            && let Err(error) = packets.record(0)
-        {
-            tracing::warn!("ending the recording in the kernel failed: {error}");
+        match self.packets.load_full().map(|packets| packets.record(0)) {
+            Some(Ok(maps)) => self.follow(&maps),
+            Some(Err(error)) => tracing::warn!("ending the recording in the kernel failed: {error}"),
+            None => {}
         }
         self.take_rest();
     }

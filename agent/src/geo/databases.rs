@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::PrefixKey;
-use config::policy::{Class, Config, Geo, GeoKey, GeoKind, Key, ListSource, Networks, Prefix};
+use config::policy::{Class, Config, Geo, GeoKey, GeoKind, Limit, ListSource, Networks, Prefix};
 use geo::{Classes, Database, with_lists, with_prefixes};
 
 use super::class_lists::ClassLists;
@@ -44,7 +44,7 @@ impl Databases {
         let read = |kind: GeoKind| {
             let wanted: BTreeSet<GeoKey> = all.iter().filter(|key| key.kind() == kind).copied().collect();
             // A valid config has a file for each of them.
-            let wants_networks = kind == GeoKind::Asn && config.limits.iter().any(|limit| limit.key == Key::Asn);
+            let wants_networks = kind == GeoKind::Asn && config.limits.iter().any(Limit::uses_networks);
             let path = config.geo.file(kind).filter(|_| wants_networks || !wanted.is_empty())?;
             Some((kind, State::read(kind, path, (wanted, wants_networks), before.states.get(&kind))))
         };

@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = tests![
     networks_have_the_multiplier_of_their_class_and_countries_are_banned,
     a_start_and_a_reload_with_a_bad_database,
     networks_share_a_budget_and_follow_the_database,
+    a_level_of_networks_holds_what_all_sources_of_one_send,
     without_a_database_networks_are_prefixes,
 ];
 
@@ -244,6 +245,22 @@ fn networks_share_a_budget_and_follow_the_database() {
     assert_eq!((sum(&network, [163]), sum(&network, [97])), (0, 5));
     let checked = network.command(&["check", network.config("", &text).to_str().unwrap()]);
     assert_eq!(checked.status.code(), Some(2));
+}
+
+fn a_level_of_networks_holds_what_all_sources_of_one_send() {
+    let network = Network::new();
+    replace(&network, "asn.mmdb", &some_networks("10.77.0.64/26"));
+    let text = by_network(&network);
+    let (geo, _) = text.split_once("[[limit]]").unwrap();
+    let limit = "[[limit]]\nname = \"networks\"\nrate = \"5/h\"\nburst = 5\nlevels = [{ key = \"asn\", factor = 2 }]\n";
+    let agent = network.start("", &format!("{geo}{limit}"));
+    // Three sources of one network have what two have alone.
+    assert_eq!(sum(&network, [17, 18, 65]), 10);
+    assert_eq!(sum(&network, [49]), 5, "another network");
+    assert_eq!(sum(&network, [9, 10, 11]), 10, "one prefix in no network");
+    let events = agent.lines(&["events", "--json"]);
+    let is_of_the_network = |event: &&serde_json::Value| event["level"] == "asn" && event["source"] == "AS64500";
+    assert!(events.iter().any(|event| is_of_the_network(&event)), "{events:?}");
 }
 
 fn without_a_database_networks_are_prefixes() {

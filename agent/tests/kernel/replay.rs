@@ -159,6 +159,11 @@ ipv4_prefix = 28
 rate = "100/s"
 algorithm = "sliding-log"
 [[limit]]
+name = "levels-of-networks"
+protocol = "icmp"
+rate = "20/s"
+levels = [{ prefix = "28/56", factor = 3 }, { key = "asn", factor = 8 }, { key = "all", factor = 20 }]
+[[limit]]
 name = "out-networks"
 direction = "egress"
 key = "asn"

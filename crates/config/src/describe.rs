@@ -37,6 +37,7 @@ impl Limit {
     fn level_in_words(&self, level: &Level) -> String {
         let key = match level.key {
             LevelKey::Prefix { ipv4, ipv6 } => format!("per IPv4 /{ipv4}, IPv6 /{ipv6}"),
+            LevelKey::Asn { .. } => "per network".to_owned(),
             LevelKey::All => "for all".to_owned(),
         };
         format!("{} times {key}", level.factor.factor())

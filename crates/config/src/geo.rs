@@ -70,7 +70,7 @@ pub fn check(
         .flat_map(|class| &class.geo_spans)
         .chain(lists.iter().flat_map(|list| &list.geo_spans))
         .collect();
-    let by_network = limits.iter().find(|read| read.limit.key == Key::Asn);
+    let by_network = limits.iter().find(|read| read.limit.uses_networks());
     for kind in GeoKind::ALL {
         let of_limit = by_network.filter(|_| kind == GeoKind::Asn);
         let name = kind.key();
@@ -79,7 +79,8 @@ pub fn check(
         if let (Some(limit), None) = (of_limit, configured) {
             let help = "set [geo] asn = \"/var/lib/GeoIP/asn.mmdb\"";
             let message = "key = \"asn\" requires a database: [geo] asn is not set";
-            problems.error(limit.key_span.clone(), message, help);
+            let span = if limit.limit.key == Key::Asn { &limit.key_span } else { &limit.levels_span };
+            problems.error(span.clone(), message, help);
         }
         match (first, configured) {
             (Some((key, span)), None) => {

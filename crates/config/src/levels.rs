@@ -34,8 +34,13 @@ pub fn read(table: &mut Table<'_, '_>, own: OwnKey, algorithm: Algorithm, rates:
     }
     let mut levels: Vec<Level> = Vec::new();
     for value in values {
-        let Some((level, spans)) = level(table, value) else { continue };
+        let Some((mut level, spans)) = level(table, value) else { continue };
         let before = levels.last().copied();
+        if let LevelKey::Asn { ipv4, ipv6 } = &mut level.key {
+            // An address in no network has a prefix as its key, which is wider than the key before.
+            let (old_ipv4, old_ipv6) = prefix_before(own, before.map(|level| level.key));
+            (*ipv4, *ipv6) = ((*ipv4).min(old_ipv4), (*ipv6).min(old_ipv6));
+        }
         if let Some((message, help)) = not_wider(own, before.map(|level| level.key), level.key) {
             table.problems.error(spans.key, message, help);
         }
@@ -75,9 +80,13 @@ fn level(table: &mut Table<'_, '_>, value: Value<'_>) -> Option<(Level, LevelSpa
             }
         },
         (None, Some((text, span))) if text.eq_ignore_ascii_case("all") => Some((LevelKey::All, span)),
+        (None, Some((text, span))) if text.eq_ignore_ascii_case("asn") => {
+            let (ipv4, ipv6) = Key::Asn.default_prefixes();
+            Some((LevelKey::Asn { ipv4, ipv6 }, span))
+        }
         (None, Some((text, span))) => {
             let message = format!("key = {text:?} is not supported in levels");
-            inner.problems.error(span, message, "write key = \"all\", or prefix = \"24/48\"");
+            inner.problems.error(span, message, "write key = \"asn\", key = \"all\", or prefix = \"24/48\"");
             None
         }
         (Some((_, span)), Some(_)) => {
@@ -115,6 +124,14 @@ fn prefixes(text: &str) -> Option<(u8, u8)> {
     Some((length(ipv4, 32)?, length(ipv6, 128)?))
 }
 
+/// The prefixes of the level before, or of the limit's own key.
+const fn prefix_before(own: OwnKey, before: Option<LevelKey>) -> (u8, u8) {
+    match before {
+        Some(LevelKey::Prefix { ipv4, ipv6 } | LevelKey::Asn { ipv4, ipv6 }) => (ipv4, ipv6),
+        Some(LevelKey::All) | None => (own.ipv4, own.ipv6),
+    }
+}
+
 /// Why a level is not wider than the one before, or than the limit's own key.
 fn not_wider(own: OwnKey, before: Option<LevelKey>, key: LevelKey) -> Option<(String, String)> {
     let all_is_last = "write the level with key = \"all\" last: nothing is wider";
@@ -127,15 +144,18 @@ fn not_wider(own: OwnKey, before: Option<LevelKey>, key: LevelKey) -> Option<(St
             Some((format!("level {key} is not wider than the level before"), all_is_last.to_owned()))
         }
         (_, LevelKey::All) => None,
-        (_, LevelKey::Prefix { .. }) if !own.key.has_address() => {
-            let message = format!("prefix is not supported with key = \"{}\": that key has no address", own.key);
-            Some((message, "write key = \"all\" instead of prefix".to_owned()))
+        (_, LevelKey::Prefix { .. } | LevelKey::Asn { .. }) if !own.key.has_address() => {
+            let message = format!("level {key} is not supported with key = \"{}\": that key has no address", own.key);
+            Some((message, "write key = \"all\" instead".to_owned()))
         }
+        (Some(LevelKey::Asn { .. }), _) => {
+            let help = "write prefixes first, then key = \"asn\", then key = \"all\"";
+            Some((format!("level {key} is not wider than the level before, a network"), help.to_owned()))
+        }
+        (_, LevelKey::Asn { .. }) => None,
         (before, LevelKey::Prefix { ipv4, ipv6 }) => {
-            let (old_ipv4, old_ipv6, what) = match before {
-                Some(LevelKey::Prefix { ipv4, ipv6 }) => (ipv4, ipv6, "level before"),
-                _ => (own.ipv4, own.ipv6, "limit's own key"),
-            };
+            let (old_ipv4, old_ipv6) = prefix_before(own, before);
+            let what = if before.is_some() { "level before" } else { "limit's own key" };
             let is_wider = ipv4 <= old_ipv4 && ipv6 <= old_ipv6 && (ipv4, ipv6) != (old_ipv4, old_ipv6);
             (!is_wider).then(|| {
                 let message = format!("prefix {ipv4}/{ipv6} is not wider than the {what}, {old_ipv4}/{old_ipv6}");
@@ -222,6 +242,19 @@ mod tests {
     }
 
     #[test]
+    fn a_level_of_networks_has_the_prefixes_of_the_level_before_at_most() {
+        let geo = "\n[geo]\nasn = \"asn.mmdb\"";
+        let prefixes = |levels: &str| {
+            let limit = read(&format!("levels = [{levels}{{ key = \"asn\", factor = 30 }}]{geo}")).unwrap();
+            let last = limit.at_levels().pop().unwrap();
+            assert!(limit.uses_networks() && last.escalate.is_none());
+            (last.key, last.ipv4_prefix, last.ipv6_prefix)
+        };
+        assert_eq!(prefixes(""), (Key::Asn, 24, 48));
+        assert_eq!(prefixes("{ prefix = \"16/56\", factor = 20 }, "), (Key::Asn, 16, 48));
+    }
+
+    #[test]
     fn a_class_or_an_interface_has_a_level_for_all() {
         for key in ["class", "interface"] {
             let limit = read(&format!("key = \"{key}\"\nlevels = [{{ key = \"all\", factor = 3 }}]")).unwrap();
@@ -242,7 +275,13 @@ mod tests {
             (level("{ prefix = \"24\", factor = 20 }"), "invalid prefix \"24\"", "\"24/48\""),
             (level("{ prefix = \"33/48\", factor = 20 }"), "invalid prefix", "\"24/48\""),
             (level("{ prefix = 24, factor = 20 }"), "prefix is an integer", "\"24/48\""),
-            (level("{ key = \"asn\", factor = 20 }"), "key = \"asn\" is not supported in levels", "key = \"all\""),
+            (level("{ key = \"asm\", factor = 20 }"), "key = \"asm\" is not supported in levels", "key = \"asn\""),
+            (level("{ key = \"asn\", factor = 20 }"), "[geo] asn is not set", "asn.mmdb"),
+            (
+                level(&format!("{{ key = \"asn\", factor = 10 }}, {wide}")),
+                "not wider than the level before, a network",
+                "prefixes first",
+            ),
             (level("{ prefix = \"24/48\", factor = 0.5 }"), "invalid factor", "factor = 20"),
             (level("{ prefix = \"24/48\", factor = 2000000 }"), "invalid factor", "1000000"),
             (level("{ prefix = \"24/48\", factor = 20, rate = \"5/s\" }"), "unknown key \"rate\" in levels", "factor"),

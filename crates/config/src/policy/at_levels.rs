@@ -7,6 +7,7 @@ impl Level {
     fn of(&self, limit: &Limit) -> Limit {
         let (key, ipv4_prefix, ipv6_prefix) = match self.key {
             LevelKey::Prefix { ipv4, ipv6 } => (limit.key, ipv4, ipv6),
+            LevelKey::Asn { ipv4, ipv6 } => (Key::Asn, ipv4, ipv6),
             LevelKey::All => (Key::All, 0, 0),
         };
         Limit {
@@ -43,6 +44,12 @@ impl Limit {
     #[must_use]
     pub fn at_levels(&self) -> Vec<Self> {
         std::iter::once(self.clone()).chain(self.levels.iter().map(|level| level.of(self))).collect()
+    }
+
+    /// Whether a key of the limit or of a level is the network of an address.
+    #[must_use]
+    pub fn uses_networks(&self) -> bool {
+        self.key == Key::Asn || self.levels.iter().any(|level| matches!(level.key, LevelKey::Asn { .. }))
     }
 
     /// The name of a level among limits.

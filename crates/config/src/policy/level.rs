@@ -17,6 +17,8 @@ pub struct Level {
 pub enum LevelKey {
     /// The limit's key, with shorter prefixes of the address.
     Prefix { ipv4: u8, ipv6: u8 },
+    /// The network (autonomous system) of the address; for an address in none, a prefix.
+    Asn { ipv4: u8, ipv6: u8 },
     /// Everything that the limit applies to.
     All,
 }
@@ -25,6 +27,7 @@ impl fmt::Display for LevelKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Prefix { ipv4, ipv6 } => write!(formatter, "{ipv4}/{ipv6}"),
+            Self::Asn { .. } => formatter.write_str("asn"),
             Self::All => formatter.write_str("all"),
         }
     }

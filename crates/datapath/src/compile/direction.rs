@@ -35,7 +35,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
     let multipliers = prefixes::Multipliers::of(config);
     let mut scopes = scopes::Scopes::of(config, direction)?;
     let mut prefixes = multipliers.tree(config, &mut scopes)?;
-    let networks = if own.iter().any(|limit| limit.key == Key::Asn) {
+    let networks = if own.iter().any(|limit| limit.uses_networks()) {
         prefixes::networks(&mut prefixes.lines, &config.geo.networks)
     } else {
         PrefixRoots::NONE

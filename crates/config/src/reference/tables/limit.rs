@@ -151,9 +151,10 @@ pub const LIMIT: TableReference = TableReference {
                 ),
                 key(
                     "key",
-                    Kind::Words(|| vec!["all"]),
+                    Kind::Words(|| vec!["asn", "all"]),
                     Absent::Described("not a key"),
-                    "`all`: everything that the limit applies to, in its direction.",
+                    "`asn`: the network of the address, by the database `[geo] asn`. `all`: everything that the limit \
+                     applies to, in its direction.",
                 ),
                 key(
                     "factor",

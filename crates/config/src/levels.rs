@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_level_of_networks_has_the_prefixes_of_the_level_before_at_most() {
-        let geo = "\n[geo]\nasn = \"asn.mmdb\"";
+        let geo = "\n[geo]\nasn = \"/asn.mmdb\"";
         let prefixes = |levels: &str| {
             let limit = read(&format!("levels = [{levels}{{ key = \"asn\", factor = 30 }}]{geo}")).unwrap();
             let last = limit.at_levels().pop().unwrap();

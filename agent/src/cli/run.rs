@@ -129,8 +129,7 @@ fn run_with(file: Option<&Path>, configured: Configured, stage: &mut Stage) -> a
     // The notes are in the log when lists are started.
     let (lists, _) = daemon::lists::of_classes(&configured.source.config);
     let databases = Databases::read(&configured.source.config, &Databases::default(), lists);
-    let classes = &configured.source.config.classes;
-    let adds_prefixes = || databases.classes(classes) != *classes || !databases.networks().is_empty();
+    let adds_prefixes = || !databases.have_same_prefixes(&Databases::default(), &configured.source.config);
     let error = match enforce(file, configured.clone(), databases.clone(), stage) {
         Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) && adds_prefixes() => error,
         ended => return ended,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::PrefixKey;
-use config::policy::{Class, Config, Geo, GeoKey, GeoKind, Limit, ListSource, Networks, Prefix};
+use config::policy::{Class, Config, Geo, GeoKey, GeoKind, Limit, LimitSources, ListSource, Networks, Prefix};
 use geo::{Classes, Database, with_lists, with_prefixes};
 
 use super::class_lists::ClassLists;
@@ -39,8 +39,9 @@ impl Databases {
             ListSource::Geo(keys) => Some(keys),
             ListSource::File(_) | ListSource::Url(_) => None,
         });
-        let all: BTreeSet<GeoKey> =
-            config.classes.iter().map(|class| &class.geo).chain(of_lists).flatten().copied().collect();
+        let of_limits = config.limits.iter().filter_map(|limit| Some(&limit.sources.as_ref()?.geo));
+        let of_classes = config.classes.iter().map(|class| &class.geo);
+        let all: BTreeSet<GeoKey> = of_classes.chain(of_lists).chain(of_limits).flatten().copied().collect();
         let read = |kind: GeoKind| {
             let wanted: BTreeSet<GeoKey> = all.iter().filter(|key| key.kind() == kind).copied().collect();
             // A valid config has a file for each of them.
@@ -57,11 +58,12 @@ impl Databases {
         &self.lists
     }
 
-    /// The config with the prefixes of its classes' lists, networks and countries.
+    /// The config with the prefixes of its classes' lists, and of the networks and countries of classes and limits.
     #[must_use]
     pub fn applied(&self, config: &Config) -> Config {
         let geo = Geo { networks: self.networks(), ..config.geo.clone() };
-        Config { geo, classes: self.classes(&config.classes), ..config.clone() }
+        let limits = config.limits.iter().map(|limit| self.limit(limit)).collect();
+        Config { geo, classes: self.classes(&config.classes), limits, ..config.clone() }
     }
 
     /// All networks, if a limit has them as its keys.
@@ -74,8 +76,18 @@ impl Databases {
 
     /// Whether policies with these contents and with others have the same prefixes.
     #[must_use]
-    pub fn have_same_prefixes(&self, other: &Self, classes: &[Class]) -> bool {
-        self.networks() == other.networks() && self.classes(classes) == other.classes(classes)
+    pub fn have_same_prefixes(&self, other: &Self, config: &Config) -> bool {
+        self.networks() == other.networks()
+            && self.classes(&config.classes) == other.classes(&config.classes)
+            && config.limits.iter().all(|limit| self.limit(limit).sources == other.limit(limit).sources)
+    }
+
+    /// A limit with all its prefixes.
+    fn limit(&self, limit: &Limit) -> Limit {
+        let with_prefixes = |sources: &LimitSources| {
+            sources.with_prefixes(sources.geo.iter().flat_map(|key| self.prefixes(*key)).copied())
+        };
+        Limit { sources: limit.sources.as_ref().map(with_prefixes), ..limit.clone() }
     }
 
     /// Classes with all their prefixes.

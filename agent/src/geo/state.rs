@@ -78,7 +78,7 @@ impl State {
             "until it can be read, limits with key = \"asn\" count each address by its prefix, classes have only their \
              sources, and ban lists only their last copy"
         } else if self.lacks_any() {
-            "until it can be read, classes have only their sources, and ban lists only their last copy"
+            "until it can be read, classes and limits have only their sources, and ban lists only their last copy"
         } else {
             "the prefixes in effect stay"
         };

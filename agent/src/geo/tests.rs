@@ -41,7 +41,7 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_no_end_of_a_start() {
     assert!(missing.are_current());
     let note = missing.notes().join("\n");
     assert!(
-        note.contains("asn.mmdb failed: No such file") && note.contains("classes have only their sources"),
+        note.contains("asn.mmdb failed: No such file") && note.contains("classes and limits have only their sources"),
         "{note}"
     );
     assert!(

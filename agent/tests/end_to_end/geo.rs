@@ -8,6 +8,7 @@ use serde_json::Value;
 use testbed::mmdb::{Mmdb, asn, country};
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::wait;
 
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
@@ -17,6 +18,7 @@ pub const TESTS: &[Test] = tests![
     a_start_and_a_reload_with_a_bad_database,
     networks_share_a_budget_and_follow_the_database,
     a_level_of_networks_holds_what_all_sources_of_one_send,
+    a_limit_for_a_network_leaves_other_sources_alone,
     without_a_database_networks_are_prefixes,
 ];
 
@@ -261,6 +263,27 @@ fn a_level_of_networks_holds_what_all_sources_of_one_send() {
     let events = agent.lines(&["events", "--json"]);
     let is_of_the_network = |event: &&serde_json::Value| event["level"] == "asn" && event["source"] == "AS64500";
     assert!(events.iter().any(|event| is_of_the_network(&event)), "{events:?}");
+}
+
+fn a_limit_for_a_network_leaves_other_sources_alone() {
+    let network = Network::new();
+    let asn_file = path(&network, "asn.mmdb");
+    let text = format!(
+        "[geo]\nasn = {asn_file:?}\n[[limit]]\nname = \"networks\"\nrate = \"5/h\"\nasn = [64500]\nsources = [\"!10.77.0.20\"]\n"
+    );
+    // Without its database it is for nobody, and says so.
+    let agent = network.start("", &text);
+    assert!(notes(&agent).contains("classes and limits have only their sources"), "{}", notes(&agent));
+    assert_eq!(arriving(&network, [17]), [20]);
+    replace(&network, "asn.mmdb", &some_networks("10.77.0.64/26"));
+    agent.wait_for("the database", |status| !status["notes"].to_string().contains("only their sources"));
+    assert_eq!(arriving(&network, [18, 65, 20, 49, 9]), [5, 5, 20, 20, 20]);
+    let limit = agent.json(&["limits"])[0].clone();
+    assert_eq!(limit["sources"], serde_json::json!(["!10.77.0.20", "AS64500"]));
+    // It follows the database.
+    replace(&network, "asn.mmdb", &some_networks("10.77.0.160/27"));
+    wait("the next database", || arriving(&network, [161]) != [20]);
+    assert_eq!(arriving(&network, [66]), [20]);
 }
 
 fn without_a_database_networks_are_prefixes() {

@@ -384,7 +384,9 @@ fn a_restart_without_memory_for_a_database_leaves_it_out() {
     let agent = network.start_in_group(group.path(), &config);
     let status = agent.json(&["status"]);
     let notes = status["notes"].to_string();
-    for part in ["country.mmdb could not be put in effect: not enough memory", "classes have only their sources"] {
+    for part in
+        ["country.mmdb could not be put in effect: not enough memory", "classes and limits have only their sources"]
+    {
         assert!(notes.contains(part), "{part}: {status}");
     }
     assert!(status["last_reload"].is_null(), "the config itself is in effect: {status}");

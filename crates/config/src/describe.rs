@@ -60,7 +60,8 @@ impl Limit {
         };
         let mut words = Vec::new();
         if !sources.includes_others() {
-            words.push(format!("{preposition} {}", shortened(of(false))));
+            let all = of(false).chain(sources.geo.iter().map(ToString::to_string));
+            words.push(format!("{preposition} {}", shortened(all)));
         }
         if of(true).next().is_some() {
             words.push(format!("except {preposition} {}", shortened(of(true))));

@@ -58,9 +58,10 @@ pub fn check(
             }
         }
     }
-    for list in lists {
-        for (nth, (key, span)) in list.geo_spans.iter().enumerate() {
-            if list.geo_spans[..nth].iter().any(|(other, _)| other == key) {
+    let of_limits = || limits.iter().map(|read| &read.scope_spans.geo);
+    for spans in lists.iter().map(|list| &list.geo_spans).chain(of_limits()) {
+        for (nth, (key, span)) in spans.iter().enumerate() {
+            if spans[..nth].iter().any(|(other, _)| other == key) {
                 problems.error(span.clone(), format!("duplicate source {key}"), "write it once");
             }
         }
@@ -69,6 +70,7 @@ pub fn check(
         .iter()
         .flat_map(|class| &class.geo_spans)
         .chain(lists.iter().flat_map(|list| &list.geo_spans))
+        .chain(of_limits().flatten())
         .collect();
     let by_network = limits.iter().find(|read| read.limit.uses_networks());
     for kind in GeoKind::ALL {
@@ -88,11 +90,11 @@ pub fn check(
                 problems.error(span.clone(), format!("{key} requires a database: [geo] {name} is not set"), help);
             }
             (None, Some((_, span))) if of_limit.is_none() => {
-                let message = format!("[geo] {name} has no effect: no class and no ban list has {name}");
+                let message = format!("[geo] {name} has no effect: no class, ban list or limit has {name}");
                 problems.warning(
                     span.clone(),
                     message,
-                    format!("leave it out, or add {name} to a class or a ban list"),
+                    format!("leave it out, or add {name} to a class, a ban list or a limit"),
                 );
             }
             _ => {}

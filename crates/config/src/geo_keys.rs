@@ -1,4 +1,4 @@
-//! The keys `asn` and `country` of classes and ban lists.
+//! The keys `asn` and `country` of classes, ban lists and limits.
 
 use super::policy::{Country, GeoKey};
 use super::report::Span;

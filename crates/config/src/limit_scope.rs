@@ -1,18 +1,24 @@
-//! `sources` and `interfaces` of `[[limit]]`: its scope.
+//! `sources`, `asn`, `country` and `interfaces` of `[[limit]]`: its scope.
 
 use super::agent;
-use super::policy::{AgentConfig, InterfacePattern, LimitSources, Prefix, SourcePrefix};
+use super::geo_keys;
+use super::policy::{AgentConfig, GeoKey, InterfacePattern, LimitSources, Prefix, SourcePrefix};
 use super::prefix;
 use super::read_limit::{ReadLimit, ScopeSpans};
 use super::report::{Problems, Span};
 use super::table::Table;
 
-/// Reads both lists.
+/// Reads all lists.
 pub fn read(table: &mut Table<'_, '_>) -> (Option<LimitSources>, Option<Vec<InterfacePattern>>, ScopeSpans) {
-    let sources = sources(table);
+    for key in ["asn", "country"] {
+        is_written(table, key, "all sources");
+    }
+    let geo = geo_keys::keys(table);
+    let sources = sources(table, &geo);
     let interfaces = interfaces(table);
     let names = interfaces.as_ref().map(|list| list.iter().map(|(pattern, _)| pattern.clone()).collect());
-    (sources, names, ScopeSpans { sources: table.span_of("sources"), interfaces: interfaces.unwrap_or_default() })
+    let spans = ScopeSpans { sources: table.span_of("sources"), geo, interfaces: interfaces.unwrap_or_default() };
+    (sources, names, spans)
 }
 
 /// Whether a list has elements; warns of an empty one.
@@ -25,8 +31,11 @@ fn is_written(table: &mut Table<'_, '_>, key: &'static str, all: &str) -> Option
     Some(())
 }
 
-fn sources(table: &mut Table<'_, '_>) -> Option<LimitSources> {
-    is_written(table, "sources", "all sources")?;
+fn sources(table: &mut Table<'_, '_>, geo: &[(GeoKey, Span)]) -> Option<LimitSources> {
+    let is_written = is_written(table, "sources", "all sources").is_some();
+    if !is_written && geo.is_empty() {
+        return None;
+    }
     let mut read: Vec<(SourcePrefix, Span)> = Vec::new();
     for (text, span) in table.strings_or_one("sources", "[\"192.0.2.0/24\", \"!192.0.2.7\"]") {
         let excluded = text.strip_prefix('!');
@@ -42,7 +51,8 @@ fn sources(table: &mut Table<'_, '_>) -> Option<LimitSources> {
             }
         }
     }
-    let sources = LimitSources { prefixes: read.iter().map(|(source, _)| *source).collect() };
+    let prefixes = read.iter().map(|(source, _)| *source).collect();
+    let sources = LimitSources { prefixes, geo: geo.iter().map(|(key, _)| *key).collect(), of_geo: Vec::new() };
     for (source, span) in &read {
         check_effect(*source, span, &sources, table.problems);
     }
@@ -62,7 +72,8 @@ fn check_effect(source: SourcePrefix, span: &Span, sources: &LimitSources, probl
         Some(around) if around.is_excluded == source.is_excluded => {
             format!("{name} has no effect: {around} includes it already")
         }
-        None if source.is_excluded && !sources.includes_others() => {
+        // A network or country may contain it.
+        None if source.is_excluded && !sources.includes_others() && sources.geo.is_empty() => {
             format!("!{name} has no effect: no other prefix of sources includes it")
         }
         _ => return,
@@ -168,6 +179,9 @@ mod tests {
                 "add it there, or correct the name",
             ),
             ("interfaces = [\"veth*\"]", "limit \"a\" never applies on \"veth*\"", "add it there"),
+            ("asn = []", "asn is empty, so that nothing would be limited", "leave out asn for all sources"),
+            ("country = [\"XX\"]", "country XX requires a database", "set [geo] country"),
+            ("asn = [7, 7]", "duplicate source AS7", "write it once"),
             ("source = [\"10.0.0.1\"]", "unknown key \"source\" in [[limit]]", "did you mean \"sources\"?"),
         ] {
             let agent = "interfaces = [\"eth0\", \"wg*\"]";

@@ -1,6 +1,6 @@
 //! A limit on packets and its spans.
 
-use super::policy::{InterfacePattern, Limit};
+use super::policy::{GeoKey, InterfacePattern, Limit};
 use super::report::Span;
 
 /// A limit and its name's span.
@@ -19,9 +19,10 @@ pub struct ReadLimit {
     pub levels_span: Span,
 }
 
-/// The spans of both lists' elements.
+/// The spans of its lists' elements.
 #[derive(Debug, Default)]
 pub struct ScopeSpans {
     pub sources: Span,
+    pub geo: Vec<(GeoKey, Span)>,
     pub interfaces: Vec<(InterfacePattern, Span)>,
 }

@@ -111,7 +111,7 @@ impl Agent {
         // A content that could not be put in effect is not tried again.
         let lists = if has_same_lists { before.lists().clone() } else { lists };
         let next = Databases::read(&source.config, &before, lists);
-        if before.have_same_prefixes(&next, &source.config.classes) {
+        if before.have_same_prefixes(&next, &source.config) {
             self.lists().replace(&source.config, &next);
             report_changes(self.events(), &next.changes(&before));
             self.changing().live().databases = next;

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use crate::policy::ListSource;
+use crate::policy::{LimitSources, ListSource};
 use crate::{Loaded, parse};
 
 const AGENT: &str = "[agent]\ninterfaces = [\"eth0\"]\nallow_empty = true\n";
@@ -27,6 +27,27 @@ fn classes_and_lists_take_networks_and_countries() {
     assert_eq!(config.ban_lists[0].summary(), "AS64500, country YY: ban, may shrink");
     assert!(matches!(&config.ban_lists[0].source, ListSource::Geo(keys) if keys.len() == 2));
     assert_eq!(config.geo.country.as_deref(), Some(Path::new("/c.mmdb")));
+}
+
+#[test]
+fn a_limit_is_for_networks_and_countries_and_a_written_prefix_decides_within() {
+    let text = format!(
+        "{GEO}[[limit]]\nname = \"a\"\nrate = \"5/s\"\nasn = [64500]\ncountry = [\"XX\"]\nsources = [\"!192.0.2.0/24\", \"10.0.0.1\"]\n"
+    );
+    let loaded = read(&text).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let sources = loaded.config.limits[0].sources.clone().unwrap();
+    assert_eq!(sources.texts(), ["!192.0.2.0/24", "10.0.0.1", "AS64500", "country XX"]);
+    let summary = loaded.config.limits[0].summary();
+    assert!(summary.ends_with("from 10.0.0.1, AS64500, country XX except from 192.0.2.0/24"), "{summary}");
+    let contains = |sources: &LimitSources, address: &str| sources.contains(address.parse().unwrap());
+    // Without a database it is for no others.
+    assert!(contains(&sources, "10.0.0.1") && !contains(&sources, "10.0.0.2"));
+    let prefixes = ["192.0.2.7", "192.0.0.0/16", "10.0.0.0/24", "10.0.0.0/24"];
+    let with = sources.with_prefixes(prefixes.map(|text| crate::prefix::parse(text).unwrap()).into_iter());
+    assert_eq!((with.of_geo.len(), with.texts()), (2, sources.texts()));
+    assert!(contains(&with, "10.0.0.2") && contains(&with, "192.0.1.1"));
+    assert!(!contains(&with, "192.0.2.7") && !contains(&with, "11.0.0.1"));
 }
 
 #[test]
@@ -102,12 +123,12 @@ fn a_database_without_use_is_warned_of_and_so_is_a_class_without_sources() {
     };
     assert_eq!(
         warnings(&format!("{GEO}[[class]]\nname = \"a\"\nasn = [1]\n")),
-        ["[geo] country has no effect: no class and no ban list has country"]
+        ["[geo] country has no effect: no class, ban list or limit has country"]
     );
     let none = "[geo]\nasn = \"/a.mmdb\"\n[[class]]\nname = \"a\"\nasn = []\n";
     assert_eq!(
         warnings(none),
-        ["class \"a\" has no effect: sources is empty", "[geo] asn has no effect: no class and no ban list has asn"]
+        ["class \"a\" has no effect: sources is empty", "[geo] asn has no effect: no class, ban list or limit has asn"]
     );
 }
 

@@ -99,7 +99,7 @@ impl InterfaceNumbers {
 impl SourceList {
     fn new(written: &LimitSources) -> Self {
         let prefixes: HashMap<PrefixKey, bool> =
-            written.prefixes.iter().map(|it| (PrefixKey::from(&it.prefix), !it.is_excluded)).collect();
+            written.all().map(|it| (PrefixKey::from(&it.prefix), !it.is_excluded)).collect();
         let lengths = prefixes.keys().map(|prefix| prefix.length).collect();
         Self { written: written.clone(), prefixes, lengths, others: written.includes_others() }
     }

@@ -51,6 +51,19 @@ pub const LIMIT: TableReference = TableReference {
              they are destinations.",
         ),
         key(
+            "asn",
+            Kind::List(&Kind::Integer(1, 4_294_967_295)),
+            Absent::Described("none"),
+            "Numbers of autonomous systems: with `asn` or `country`, the limit applies only to their addresses and to \
+             `sources`. A prefix in `sources` decides for all addresses within it. Requires `[geo] asn`.",
+        ),
+        key(
+            "country",
+            Kind::List(&Kind::Text(&["XX"])),
+            Absent::Described("none"),
+            "Countries, as codes of ISO 3166-1, in the same way. Requires `[geo] country`.",
+        ),
+        key(
             "interfaces",
             Kind::Either(&[Kind::Text(&["eth0", "wg*"]), Kind::List(&Kind::Text(&["eth0", "wg*"]))]),
             Absent::Described("every interface of `[agent] interfaces`"),

@@ -1,6 +1,7 @@
 //! Packets that tests send, and limits they are held to.
 
-use std::time::Duration;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
 
@@ -32,6 +33,29 @@ pub fn burst(network: &Network, frames: &[Vec<u8>], count: usize) {
         }
     });
     network.wait_for_arrival(before, count as u64);
+}
+
+/// Sends a packet of a source every few milliseconds to a socket on [`PORT`], until one does not arrive; returns when that
+/// one was sent.
+pub fn until_refused(network: &Network, receiver: &UdpSocket, last: u8) -> Instant {
+    // Longer than a busy machine takes to deliver a packet.
+    receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let (frame, sender) = (udp_from(last), network.in_client(Sender::new));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let sent = Instant::now();
+        sender.send(&frame);
+        if receiver.recv(&mut [0; 2_048]).is_err() {
+            return sent;
+        }
+        assert!(sent < deadline, "10.77.0.{last} is not refused");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A socket for [`until_refused`].
+pub fn socket(network: &Network) -> UdpSocket {
+    network.in_server(|| UdpSocket::bind(("0.0.0.0", PORT))).unwrap()
 }
 
 pub fn flood(network: &Network, frames: &[Vec<u8>], per_millisecond: usize, seconds: u64) -> (u64, Duration) {

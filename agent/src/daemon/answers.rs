@@ -48,6 +48,7 @@ impl Agent {
         status.ban_lists = Some(self.lists.status()).filter(|lists| !lists.lists.is_empty());
         let live = self.changing.live();
         status.notes.extend(live.databases().notes());
+        status.geo = live.databases().status();
         if let Some(lists) = &mut status.ban_lists {
             of_classes(&mut lists.lists, live.databases().lists());
         }

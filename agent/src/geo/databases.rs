@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use api::geo::GeoStatus;
 use config::PrefixKey;
 use config::policy::{Class, Config, Geo, GeoKey, GeoKind, Limit, LimitSources, ListSource, Networks, Prefix};
 use geo::{Classes, Database, with_lists, with_prefixes};
@@ -170,6 +171,12 @@ impl Databases {
     pub fn summaries(&self) -> Vec<String> {
         let summary = |state: &State| Some(format!("[geo] {}: {}", state.kind.key(), state.summary()?));
         self.states.values().filter_map(summary).collect()
+    }
+
+    /// The part of `agent status`.
+    #[must_use]
+    pub fn status(&self) -> Vec<GeoStatus> {
+        self.states.values().map(State::status).collect()
     }
 
     /// The files.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use api::geo::GeoStatus;
 use config::policy::{GeoKey, GeoKind};
 use geo::Database;
 
@@ -137,6 +138,16 @@ impl State {
         }
         let read = self.database.iter().flat_map(|database| &database.prefixes);
         read.filter(|(key, _)| self.wanted.contains(key)).map(|(_, prefixes)| prefixes.len()).sum()
+    }
+
+    pub fn status(&self) -> GeoStatus {
+        GeoStatus {
+            database: self.kind.key().to_owned(),
+            file: self.path.display().to_string(),
+            prefixes: self.count() as u64,
+            built: self.database.as_ref().map(|database| database.built),
+            problem: self.problem.clone(),
+        }
     }
 
     /// A summary of the content in use.

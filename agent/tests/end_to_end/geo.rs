@@ -239,10 +239,14 @@ fn networks_share_a_budget_and_follow_the_database() {
     replace(&network, "asn.mmdb", &some_networks("10.77.0.160/27"));
     agent.wait_for("the new database", |_| agent.json(&["show", "10.77.0.161"])["limits"][0]["remaining"] == 0);
     assert_eq!((sum(&network, [162]), sum(&network, [66])), (0, 5));
+    let database = || agent.json(&["status"])["geo"][0].clone();
+    assert_eq!((&database()["database"], &database()["prefixes"]), (&"asn".into(), &4.into()), "{}", database());
+    assert!(database()["built"].as_u64() > Some(1_600_000_000) && database()["problem"].is_null());
     // A file that is cut short changes nothing.
     let whole = some_networks("10.77.0.96/27");
     replace(&network, "asn.mmdb", &whole[..whole.len() - 9]);
     agent.wait_for("a note", |status| status["notes"].to_string().contains("asn.mmdb cannot be used"));
+    assert!(database()["problem"].as_str().is_some() && database()["prefixes"] == 4, "{}", database());
     network.told(&["reload"]);
     assert_eq!((sum(&network, [163]), sum(&network, [97])), (0, 5));
     let checked = network.command(&["check", network.config("", &text).to_str().unwrap()]);

@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod crowdsec;
 pub mod decide;
 pub mod event;
+pub mod geo;
 pub mod group;
 pub mod interface;
 pub mod limit;

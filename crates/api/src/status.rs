@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::attack::Attack;
 use crate::cluster::ClusterStatus;
 use crate::crowdsec::CrowdSecStatus;
+use crate::geo::GeoStatus;
 use crate::interface::AttachMode;
 use crate::limit::LimitDefinition;
 use crate::list::ListsStatus;
@@ -72,6 +73,9 @@ pub struct Status {
     /// The ban lists; `null` without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ban_lists: Option<ListsStatus>,
+    /// The databases of networks and countries that are in use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub geo: Vec<GeoStatus>,
     /// The cluster's state; `null` without shared limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,

@@ -1,6 +1,7 @@
 //! Converts the agent's documents to metrics.
 
 use api::crowdsec::CrowdSecStatus;
+use api::geo::GeoStatus;
 use api::list::ListsStatus;
 use api::notification::NotificationStatus;
 use cgroup::GroupStatus;
@@ -246,6 +247,9 @@ impl Page<'_> {
         if let Some(lists) = &status.ban_lists {
             self.ban_lists(lists)?;
         }
+        if !status.geo.is_empty() {
+            self.databases(&status.geo)?;
+        }
         self.gauge(
             "weir_sources_tracked",
             "Keys whose allowance is not whole at this moment, of all limits together.",
@@ -293,6 +297,27 @@ impl Page<'_> {
             all().map(|list| ([list.name.as_str()], u64::from(list.problem.is_some()))),
         )?;
         self.gauge("weir_list_memory_bytes", "Kernel memory of all ban lists.", [], [([], lists.memory_bytes)])
+    }
+
+    fn databases(&mut self, databases: &[GeoStatus]) -> Result<(), Error> {
+        self.gauge(
+            "weir_geo_prefixes",
+            "Prefixes in effect of a database of networks or countries.",
+            ["database"],
+            databases.iter().map(|it| ([it.database.as_str()], it.prefixes)),
+        )?;
+        self.gauge(
+            "weir_geo_built_timestamp_seconds",
+            "When a database's publisher built the content in effect, in seconds since 1970.",
+            ["database"],
+            databases.iter().filter_map(|it| Some(([it.database.as_str()], it.built?))),
+        )?;
+        self.gauge(
+            "weir_geo_failing",
+            "1 while a database cannot be used; its last content stays in effect.",
+            ["database"],
+            databases.iter().map(|it| ([it.database.as_str()], u64::from(it.problem.is_some()))),
+        )
     }
 
     fn limits(&mut self, limits: &[LimitStatus]) -> Result<(), Error> {

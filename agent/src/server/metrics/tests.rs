@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use api::geo::GeoStatus;
 use api::reload::{LastReload, TrialStatus};
 use api::request::Request;
 use cgroup::GroupStatus;
@@ -142,6 +143,25 @@ fn each_metric_is_in_docs_and_each_of_the_docs_is_a_metric() {
     let only = |these: &BTreeSet<String>, those: &BTreeSet<String>| these - those;
     assert_eq!(only(&exposed, &documented), BTreeSet::new(), "missing in docs/reference/metrics.md");
     assert_eq!(only(&documented, &exposed), BTreeSet::new(), "in docs/reference/metrics.md, and not exposed");
+}
+
+#[test]
+fn a_database_that_cannot_be_used_is_seen() {
+    let mut documents = documents(7);
+    let geo = |database: &str, prefixes, built, problem: Option<&str>| GeoStatus {
+        database: database.to_owned(),
+        prefixes,
+        built,
+        problem: problem.map(str::to_owned),
+        ..GeoStatus::default()
+    };
+    documents.status.geo = vec![geo("asn", 7, Some(1_700_000_000), None), geo("country", 0, None, Some("missing"))];
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    let of = |name: &str, database| value(&text, &format!("weir_geo_{name}"), &[("database", database)]);
+    assert_eq!((of("prefixes", "asn"), of("failing", "asn")), (Some(7.0), Some(0.0)));
+    assert_eq!((of("prefixes", "country"), of("failing", "country")), (Some(0.0), Some(1.0)));
+    assert_eq!(of("built_timestamp_seconds", "asn"), Some(1_700_000_000.0));
+    assert_eq!(of("built_timestamp_seconds", "country"), None);
 }
 
 #[test]

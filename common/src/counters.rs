@@ -185,7 +185,7 @@ impl KeyStatistics {
     pub fn add_source(&mut self, hash: u64, now: u64) {
         // Another CPU may have recorded a later instant.
         if now.saturating_sub(self.last_refused_at()) > Self::PAUSE {
-            self.sources = SourceSketch::EMPTY;
+            self.sources.clear();
         }
         self.sources.add(hash);
     }

@@ -16,6 +16,17 @@ impl SourceSketch {
     /// Without sources.
     pub const EMPTY: Self = Self { registers: [0; REGISTERS] };
 
+    /// Forgets all sources.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        // Word by word: a call of `memset` would need another part of a kernel program's stack.
+        let words = (&raw mut self.registers).cast::<u64>();
+        for nth in 0..REGISTERS / size_of::<u64>() {
+            // SAFETY: one of the words of the registers, which are aligned as words.
+            unsafe { words.add(nth).write_volatile(0) };
+        }
+    }
+
     /// Adds a source by its hash.
     #[inline(always)]
     pub fn add(&mut self, hash: u64) {

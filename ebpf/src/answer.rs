@@ -19,19 +19,12 @@ pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
     if weir_own_address(own.hi, own.lo, u32::from(headers)) == 0 {
         return false;
     }
-    let mut addresses = [0; 3];
-    if link == Link::Ethernet {
-        // The last one first: if it is readable, all are.
-        let Some(c) = frame.u32(8) else { return false };
-        let Some(b) = frame.u32(4) else { return false };
-        let Some(a) = frame.u32(0) else { return false };
+    if link == Link::Ethernet && direction == Direction::Ingress {
+        let Some([a, b, _]) = addresses(frame) else { return false };
         // Packets to another device, or to several, get no reply.
-        let hardware = u64::from(a) | u64::from(b & 0xffff) << 32;
-        if direction == Direction::Ingress && weir_own_device(hardware) == 0 {
+        if weir_own_device(u64::from(a) | u64::from(b & 0xffff) << 32) == 0 {
             return false;
         }
-        // Swaps destination and source, six bytes each.
-        addresses = [b >> 16 | c << 16, c >> 16 | a << 16, a >> 16 | b << 16];
     }
     let Some(reply) = REPLY.get_ptr_mut(0) else { return false };
     // SAFETY: a map value that only this CPU uses.
@@ -43,8 +36,24 @@ pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
     }
     let network = usize::from(packet.network_offset);
     frame.resize(network + 4 * words)
-        && (link == Link::RawIp || frame.put_addresses(addresses))
+        && (link == Link::RawIp || swap_addresses(frame))
         && frame.put_reply(network, reply, words)
+}
+
+/// The words of the destination and the source, six bytes each.
+#[inline(always)]
+fn addresses(frame: &impl Writable) -> Option<[u32; 3]> {
+    // The last one first: if it is readable, all are.
+    let c = frame.u32(8)?;
+    let b = frame.u32(4)?;
+    Some([frame.u32(0)?, b, c])
+}
+
+/// Reads them again, so that they take none of the stack before.
+#[inline(always)]
+fn swap_addresses(frame: &mut impl Writable) -> bool {
+    addresses(frame)
+        .is_some_and(|[a, b, c]| frame.put_addresses([b >> 16 | c << 16, c >> 16 | a << 16, a >> 16 | b << 16]))
 }
 
 // No replies in another host's name. Global functions of numbers, so that they are verified once.

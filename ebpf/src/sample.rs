@@ -15,9 +15,6 @@ use crate::maps::{EVENTS, EVENTS_LOST, PACKET_STATE, SAMPLE_QUOTA, SAMPLES, sett
 const PASSED: u32 = 0;
 const _: () = assert!(Event::THROTTLED < 4 && Event::WOULD_THROTTLE < 4, "two bits hold them");
 
-/// The bit of a level's refusal, whose packet is this CPU's [`PACKET_STATE`]: a limit with levels has several rules.
-const LEVEL: u32 = 63;
-
 /// The initial sample of a key. Not on the stack, which has no room for it.
 static UNSEEN: KeyStatistics = KeyStatistics::UNSEEN;
 
@@ -30,9 +27,12 @@ pub fn sample(sample: &Sample<'_>) {
         Outcome::WouldThrottle => (Event::WOULD_THROTTLE, SampleKey::refused(key.group, rule.position)),
         _ => (Event::THROTTLED, SampleKey::refused(key.group, rule.position)),
     };
-    let is_of_level = u64::from(rule.is_of_level() && outcome != PASSED) << LEVEL;
-    let what = is_of_level | u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
-    weir_sample(key.hi, key.lo, u64::from(key.extra) << 32 | u64::from(entry.0), rule.counter, what);
+    let extra = u64::from(key.extra) << 32 | u64::from(entry.0);
+    if rule.is_of_level() && outcome != PASSED {
+        weir_source(key.hi, key.lo, extra);
+    }
+    let what = u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
+    weir_sample(key.hi, key.lo, extra, rule.counter, what);
 }
 
 /// Whether this CPU may take another sample of a key with a first refusal in a while.
@@ -46,30 +46,15 @@ pub fn may_sample(nanoseconds: u64) -> bool {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> u32 {
-    let (outcome, rest, weight) = (what as u32 & 3, what >> 2 & 63, what >> 8 & u64::from(u32::MAX));
+    let (outcome, rest, weight) = (what as u32 & 3, what >> 2 & 63, what >> 8);
     // On this function's stack, since kernels such as 6.1 accept no memory of a caller as a map's key.
     let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
     let now = clock::nanoseconds();
-    let mut statistics = SAMPLES.get_ptr_mut(key);
-    if statistics.is_none() {
-        // Another CPU may have been first, and its value is kept. If the map is full of keys that are being read, this
-        // one is not sampled.
-        let unseen: &KeyStatistics = &UNSEEN;
-        let _ = SAMPLES.insert(key, unseen, BPF_NOEXIST.into());
-        statistics = SAMPLES.get_ptr_mut(key);
-    }
-    let Some(statistics) = statistics else { return 0 };
+    let Some(statistics) = statistics_of(key) else { return 0 };
     // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key simultaneously may
     // lose a count, which is only for display.
     let statistics = unsafe { &mut *statistics };
     statistics.seen_at = now;
-    if what >> LEVEL != 0
-        && let Some(packet_state) = PACKET_STATE.get_ptr_mut(0)
-    {
-        let seed = [setting!(seed.multipliers[0]), setting!(seed.multipliers[1])];
-        // SAFETY: a map value that only this CPU uses.
-        statistics.add_source(hash(seed, unsafe { (*packet_state).source() }), now);
-    }
     let total = match outcome {
         PASSED => {
             statistics.passed += weight;
@@ -87,6 +72,32 @@ extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) ->
         }
     };
     report(key, statistics, total + rest, rule, outcome);
+    0
+}
+
+/// The entry of a key, with a new one if there is none. If the map is full of keys that are being read, there is none.
+#[inline(always)]
+fn statistics_of(key: &Key) -> Option<*mut KeyStatistics> {
+    SAMPLES.get_ptr_mut(key).or_else(|| {
+        // Another CPU may have been first, and its value is kept.
+        let unseen: &KeyStatistics = &UNSEEN;
+        let _ = SAMPLES.insert(key, unseen, BPF_NOEXIST.into());
+        SAMPLES.get_ptr_mut(key)
+    })
+}
+
+/// Adds the packet's source to those that a level refuses. The packet is this CPU's [`PACKET_STATE`]: a limit with levels has
+/// several rules. Apart from [`weir_sample`], whose stack lies below that of most functions.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_source(hi: u64, lo: u64, extra: u64) -> u32 {
+    // As in `weir_sample`.
+    let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
+    let Some(statistics) = statistics_of(key) else { return 0 };
+    let Some(packet_state) = PACKET_STATE.get_ptr_mut(0) else { return 0 };
+    let seed = [setting!(seed.multipliers[0]), setting!(seed.multipliers[1])];
+    // SAFETY: a value of the map, as in `weir_sample`, and one that only this CPU uses.
+    unsafe { (*statistics).add_source(hash(seed, (*packet_state).source()), clock::nanoseconds()) };
     0
 }
 

@@ -35,8 +35,16 @@ pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
         return false;
     }
     let network = usize::from(packet.network_offset);
+    // Read again, since from above they would take more of the stack; and now, since the frame may begin elsewhere then.
+    let swapped = match link {
+        Link::RawIp => [0; 3],
+        Link::Ethernet => {
+            let Some([a, b, c]) = addresses(frame) else { return false };
+            [b >> 16 | c << 16, c >> 16 | a << 16, a >> 16 | b << 16]
+        }
+    };
     frame.resize(network + 4 * words)
-        && (link == Link::RawIp || swap_addresses(frame))
+        && (link == Link::RawIp || frame.put_addresses(swapped))
         && frame.put_reply(network, reply, words)
 }
 
@@ -47,13 +55,6 @@ fn addresses(frame: &impl Writable) -> Option<[u32; 3]> {
     let c = frame.u32(8)?;
     let b = frame.u32(4)?;
     Some([frame.u32(0)?, b, c])
-}
-
-/// Reads them again, so that they take none of the stack before.
-#[inline(always)]
-fn swap_addresses(frame: &mut impl Writable) -> bool {
-    addresses(frame)
-        .is_some_and(|[a, b, c]| frame.put_addresses([b >> 16 | c << 16, c >> 16 | a << 16, a >> 16 | b << 16]))
 }
 
 // No replies in another host's name. Global functions of numbers, so that they are verified once.

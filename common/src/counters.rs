@@ -1,6 +1,7 @@
 //! Counters, per CPU and never reset while a program is loaded.
 
 use crate::source_sketch::SourceSketch;
+use crate::table::Tally;
 use crate::throttle::{Outcome, TableEvent};
 
 /// Packets and their bytes (whole frames).
@@ -196,6 +197,21 @@ impl KeyStatistics {
     pub const fn last_refused_at(&self) -> u64 {
         if self.refused_at > self.would_refuse_at { self.refused_at } else { self.would_refuse_at }
     }
+}
+
+/// The packets that a key's count gained since the last reading, which was `before`; sets `before` to the new one.
+///
+/// A count is a sample and the packets in the key's slot beyond it. The two are not read at one instant: a step that is
+/// completed in between is missing, and nothing is counted until the next reading. A count that fell further is that of
+/// a key whose sample was removed. The packets in its slot, up to 63, may be from before, and are not counted again.
+#[must_use]
+pub const fn gained(before: &mut u64, count: u64) -> u64 {
+    const BEYOND: u64 = Tally::STEP as u64 - 1;
+    if count < *before && *before - count <= BEYOND {
+        return 0;
+    }
+    let last = core::mem::replace(before, count);
+    if count >= last { count - last } else { count.saturating_sub(BEYOND) }
 }
 
 /// The key of an entry: besides the group, in [`crate::key::Key::group`], the word of the state that refused, or the

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use common::counters::gained;
 use common::key::Key;
 use config::policy::Escalate;
 use datapath::compile::PrefixKey;
@@ -12,8 +13,6 @@ use super::window::SlidingCount;
 
 /// The most keys; beyond it, those with the fewest refusals are dropped. Some 50 MB at most.
 const MOST_KEYS: usize = 32_768;
-/// The refusals in a key's counter beyond its sample: they outlive the sample.
-const MOST_BEYOND_SAMPLES: u64 = 63;
 /// The number of readings between two removals of keys without refusals in the window.
 const SWEEP: u32 = 8;
 
@@ -97,7 +96,7 @@ impl Refusals {
 }
 
 impl Look<'_> {
-    /// Refusals by a counter since the previous reading; 0 at the first one.
+    /// Refusals by a counter since the previous reading ([`gained`]); 0 at the first one.
     ///
     /// Never too many, except for a counter that was dropped and returned: up to 63 from before.
     pub fn since(&mut self, key: &Key, counter: u64) -> u64 {
@@ -109,12 +108,7 @@ impl Look<'_> {
             self.refusals.counters.insert(*key, counter);
             return counter;
         };
-        // The part beyond the samples is read after them, and may have restarted in between.
-        if counter < *before && *before - counter <= MOST_BEYOND_SAMPLES {
-            return 0;
-        }
-        let before = std::mem::replace(before, counter);
-        if counter >= before { counter - before } else { counter.saturating_sub(MOST_BEYOND_SAMPLES) }
+        gained(before, counter)
     }
 
     /// Counts refusals of a key; returns the number in the window if it leads to a ban, and then restarts the count.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use common::counters::gained;
 use decide::{Cut, PeerConsumption, Settlement};
 
 use crate::packets::{Elsewhere, Packets, PacketsError};
@@ -44,30 +45,29 @@ impl Sources {
             let before = self.known.remove(&source.number);
             // Packets from before the exchange are published as used.
             let start = if self.has_begun { (0, 0) } else { (source.passed, source.refused) };
-            let (passed, refused) = before.map_or(start, |before| (before.passed, before.refused));
-            // A source that the kernel had removed counts from 0.
-            let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
-            let (mut spent, refused) = (since(source.passed, passed), since(source.refused, refused));
+            let (mut passed, mut refused) = before.map_or(start, |before| (before.passed, before.refused));
+            let mut spent = gained(&mut passed, source.passed);
+            let newly_refused = gained(&mut refused, source.refused);
             let mut next = Source {
-                passed: source.passed,
-                refused: source.refused,
+                passed,
+                refused,
                 peers: before.map_or(PeerConsumption::new(1.0, 0), |before| before.peers),
                 is_hot: before.is_some_and(|before| before.is_hot),
             };
-            let is_busy = refused > 0
+            let is_busy = newly_refused > 0
                 || source.used as f64 >= threshold * burst as f64
                 || spent as f64 > threshold * rate * sync.as_secs_f64();
             if !next.is_hot && is_busy && spent > 0 {
                 spent = spent.max(source.used);
             }
             next.is_hot |= is_busy;
-            if next.is_hot && (spent > 0 || refused > 0) {
+            if next.is_hot && (spent > 0 || newly_refused > 0) {
                 let over = next.peers.others(spent);
                 if over > 0 {
                     let units = i64::try_from(over).unwrap_or(i64::MAX);
                     charges.push(Elsewhere { source: source.number, units, ago: sync.as_nanos() as u64 });
                 }
-                cuts.push(Cut { key: source.number, spent, used: source.used, over, refused });
+                cuts.push(Cut { key: source.number, spent, used: source.used, over, refused: newly_refused });
             }
             known.insert(source.number, next);
         }
@@ -104,5 +104,65 @@ impl Sources {
             }
         }
         packets.charge_beyond(limit, &charges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use decide::EffectiveShare;
+
+    use super::*;
+    use crate::member::Usage;
+    use crate::packets::BusySource;
+
+    /// A kernel whose only source has these counts of passed packets, one after the other.
+    struct Kernel(Mutex<Vec<u64>>);
+
+    impl Packets for Kernel {
+        fn is_running(&self) -> bool {
+            true
+        }
+
+        fn asked(&self, _: &str) -> Option<Usage> {
+            None
+        }
+
+        fn hold(&self, _: &str, _: EffectiveShare) {}
+
+        fn exchanged(&self) -> Vec<(String, u64, f64)> {
+            vec![("packets".to_owned(), 80, 400.0)]
+        }
+
+        fn busy_sources(&self, _: &str) -> Result<Vec<BusySource>, PacketsError> {
+            let passed = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(0);
+            Ok(vec![BusySource { number: 1, passed, refused: passed, used: 80 }])
+        }
+
+        fn charge_beyond(&self, _: &str, _: &[Elsewhere]) -> Result<(), PacketsError> {
+            Ok(())
+        }
+    }
+
+    /// (spent, refused) of each cut.
+    fn cuts(counts: &[u64]) -> Vec<(u64, u64)> {
+        let (kernel, mut sources) = (Kernel(Mutex::new(counts.to_vec())), Sources::default());
+        let sync = Duration::from_millis(50);
+        let mut cut = |_: &u64| sources.cut(&kernel, ("packets", 80, 400.0), sync, 0.1).unwrap();
+        let of = |cuts: Vec<Cut>| cuts.first().map_or((0, 0), |cut| (cut.spent, cut.refused));
+        counts.iter().map(|count| of(cut(count))).collect()
+    }
+
+    #[test]
+    fn a_count_that_was_read_while_it_grew_is_no_new_source() {
+        // The step from 1,390 to 1,410 is completed after the sample was read, and before the rest was.
+        let torn = cuts(&[1_370, 1_390, 1_410 - 64, 1_430]);
+        assert_eq!(torn[1..], [(20, 20), (0, 0), (40, 40)]);
+    }
+
+    #[test]
+    fn a_source_that_the_kernel_had_removed_counts_on() {
+        assert_eq!(cuts(&[1_370, 1_390, 100, 120])[1..], [(20, 20), (37, 37), (20, 20)]);
     }
 }

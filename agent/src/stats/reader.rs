@@ -1,28 +1,28 @@
 //! Converts counters, table and samples to documents.
 
+mod bans;
 mod events;
 mod exchange;
 mod live;
+mod source;
 mod trace;
 
+pub(crate) use bans::{ban_status, own_status};
 pub use live::Live;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::sync::OnceLock;
 
-use common::ban::Ban;
 use common::counters::{Bypass, Counters};
 use common::key::Key;
 use common::network;
 use common::packet::{Address, Direction};
-use common::prefix::PrefixEntry;
-use common::rule::{Enforcement, KeyKind, Rule, Subject};
+use common::rule::{KeyKind, Rule};
 use common::time::{Ticks, is_alive};
 use config::policy::{self, Action, Config, Limit, Mode};
-use config::prefix::mapped;
-use datapath::bans::{BanList, By, Held};
+use datapath::bans::BanList;
 use datapath::compile::{Group, LimitAt, PrefixKey};
 use datapath::{Datapath, LoadError, SlotView, Sources};
 use host::monotonic_nanoseconds;
@@ -30,10 +30,7 @@ use host::monotonic_nanoseconds;
 use super::baseline::Baseline;
 use super::counted::{Counted, of_level, with_level};
 use super::samples::{self, LimitCounts, Samples, Spans};
-use super::{
-    BanHolder, BanStatus, BypassStatus, LastRefused, LevelStatus, LimitStatus, SourceLimit, SourceStatus,
-    SourcesStatus, TopRow, Totals,
-};
+use super::{BypassStatus, LevelStatus, LimitStatus, SourcesStatus, TopRow, Totals};
 
 /// Reads a policy in effect.
 pub struct Reader<'a> {
@@ -291,168 +288,6 @@ impl Reader<'_> {
             }
         }
     }
-
-    /// The status of one address.
-    ///
-    /// # Errors
-    ///
-    /// When a map cannot be read.
-    pub fn show(&self, address: IpAddr) -> Result<SourceStatus, LoadError> {
-        let nanoseconds = self.now().0;
-        let octets = mapped(address);
-        let Address { hi, lo } = Address::from_ipv6(octets);
-        let entry = self.ingress.image().entry(Address { hi, lo });
-        let is_ipv4 = u32::from(address.is_ipv4());
-        let subject = Subject { hi, lo, is_ipv4, class: entry.class(), ..Subject::default() };
-        let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
-        let spans = self.spans();
-        let mut last: Option<(u64, LimitAt)> = None;
-        let mut limits = Vec::new();
-        for (nth, limit) in self.config.limits.iter().enumerate() {
-            if is_free || !limit.key.is_of_one_address() {
-                continue;
-            }
-            for level in 0..=limit.levels.len() {
-                let at = LimitAt { limit: nth, level };
-                let rules = self.rules_of(at, limit, Address { hi, lo });
-                // A level of a key with a port has that port, too.
-                let Some(first) = rules.first().filter(|rule| rule.key != KeyKind::AddressPort as u8) else { continue };
-                let network = self.datapath_of(limit).image().network(Address { hi, lo });
-                let key = first.key_of(&Subject { network, ..subject });
-                let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
-                let counts = self.counts(&key, &samples, &spans)?.into_iter().find(|counts| counts.limit == nth);
-                let counts = counts.unwrap_or_default();
-                if counts.refused_at > 0 {
-                    last = last.max(Some((counts.refused_at, at)));
-                }
-                let row = self.source_limit(limit, at, (&key, &rules), counts)?;
-                limits.push(row);
-            }
-        }
-        Ok(SourceStatus {
-            source: address.to_string(),
-            class: policy::class_name(&self.config.classes, entry.class()).to_owned(),
-            class_from: None,
-            never_limit: entry.has(PrefixEntry::NEVER_LIMIT),
-            exempt: None,
-            ban: self.ban(&octets, nanoseconds),
-            limits,
-            last_refused: last.and_then(|(instant, at)| {
-                let limit = self.config.limits.get(at.limit)?;
-                let (name, level) = (limit.name.clone(), limit.level_text(at.level));
-                Some(LastRefused { limit: name, level, seconds_ago: nanoseconds.saturating_sub(instant) as f64 / 1e9 })
-            }),
-            requests: Vec::new(),
-        })
-    }
-
-    /// The state of a key under a limit at one of its levels.
-    fn source_limit(
-        &self,
-        limit: &Limit,
-        at: LimitAt,
-        (key, rules): (&Key, &[Rule]),
-        counts: LimitCounts,
-    ) -> Result<SourceLimit, LoadError> {
-        let ((nanoseconds, now), sources) = (self.now(), self.sources()?);
-        let slot = sources.find(key);
-        let (mut remaining, mut wait) = (u64::MAX, 0);
-        for rule in rules {
-            let (left, ticks) = allowance(sources, rule, slot.as_ref(), now);
-            remaining = remaining.min(left);
-            wait = wait.max(self.ingress.settings().scale.nanoseconds(ticks));
-        }
-        let level = limit.level_text(at.level);
-        Ok(SourceLimit {
-            name: limit.name.clone(),
-            key: level.as_ref().and(rules.first()).map(|rule| self.describe(key, rule)),
-            level,
-            sources: counts.sources,
-            remaining,
-            retry_after_seconds: wait as f64 / 1e9,
-            passed_packets: counts.passed,
-            passed_precision: counts.precision,
-            throttled_packets: counts.refused,
-            would_throttle_packets: counts.would_refuse,
-            last_throttled_seconds_ago: seconds_since(counts.last(), nanoseconds),
-        })
-    }
-
-    /// The longest banned prefix that contains an address.
-    fn ban(&self, octets: &[u8; 16], now: u64) -> Option<BanStatus> {
-        let whole = PrefixKey { address: *octets, length: 128 };
-        ban_status(self.bans, &self.bans.around(&whole, now)?.prefix, now)
-    }
-
-    /// Resets every state of an address; returns their number.
-    ///
-    /// # Errors
-    ///
-    /// When the table cannot be mapped.
-    pub fn reset(&self, address: IpAddr) -> Result<u64, LoadError> {
-        let ((_, now), sources) = (self.now(), self.sources()?);
-        let octets = mapped(address);
-        let Address { hi, lo } = Address::from_ipv6(octets);
-        let whole = Subject { hi, lo, is_ipv4: u32::from(address.is_ipv4()), ..Subject::default() };
-        let images = || self.datapaths().map(Datapath::image);
-        let network_of = |address| images().map(|image| image.network(address)).max().unwrap_or(0);
-        let mut forgotten = 0;
-        for group in self.groups() {
-            let ports = match group.key.key {
-                kind if kind == KeyKind::Address as u8 => 0..=0,
-                // Others are in the network, too.
-                kind if kind == KeyKind::Network as u8 && network_of(Address { hi, lo }) == 0 => 0..=0,
-                kind if kind == KeyKind::AddressPort as u8 => 0..=u32::from(u16::MAX),
-                _ => continue,
-            };
-            let rules: Vec<Rule> = group.rules().copied().collect();
-            for local_port in ports {
-                let key = group.key.key_of(&Subject { local_port, ..whole });
-                forgotten += u64::from(sources.reset(&key, &rules, now));
-            }
-        }
-        Ok(forgotten)
-    }
-
-    /// Resets the states of all keys under one limit; returns their number, or `None` if there is no such limit.
-    ///
-    /// # Errors
-    ///
-    /// When the table cannot be mapped.
-    pub fn reset_limit(&self, name: &str) -> Result<Option<u64>, LoadError> {
-        let Some(limit) = self.config.limits.iter().position(|limit| limit.name == name) else { return Ok(None) };
-        let (_, now) = self.now();
-        let mut forgotten = 0;
-        for (number, group) in (0u32..).zip(self.groups()) {
-            let rules: Vec<Rule> =
-                group.states.iter().filter(|(of, _)| of.limit == limit).map(|(_, rule)| *rule).collect();
-            if !rules.is_empty() {
-                forgotten += self.sources()?.reset_all(number, &rules, now);
-            }
-        }
-        Ok(Some(forgotten))
-    }
-
-    /// The rules of a limit's level that decide on an address, each state once. Empty if the limit does not apply to it.
-    fn rules_of(&self, at: LimitAt, limit: &Limit, address: Address) -> Vec<Rule> {
-        let image = self.datapath_of(limit).image();
-        let entry = image.entry(address);
-        if !image.applies(at.limit, entry) {
-            return Vec::new();
-        }
-        let offset = image.rules_of(entry);
-        let mut rules: Vec<Rule> = Vec::new();
-        for (row, counted) in image.catalogue.iter().enumerate() {
-            let Some(rule) = self.datapath_of(limit).rule_in_effect(offset as usize + row) else { continue };
-            // A soft limit refuses by its upper rule.
-            let has_last_word = rule.enforcement != Enforcement::Soft as u8;
-            let is_own = (counted.limit, counted.level) == (at.limit, at.level);
-            if is_own && has_last_word && rules.iter().all(|known| known.position != rule.position) {
-                rules.push(rule);
-            }
-        }
-        rules
-    }
 }
 
 /// Packets to which no limit applied, by reason.
@@ -483,61 +318,8 @@ fn allowance(sources: &Sources, rule: &Rule, slot: Option<&SlotView>, now: Ticks
     (limiter.remaining(&words, now), limiter.wait_for_one(&words, now))
 }
 
-/// Seconds until an instant of the monotonic clock; `None` if it is infinite.
-#[must_use]
-fn seconds_until(until: u64, now: u64) -> Option<f64> {
-    (until != Ban::FOREVER).then(|| until.saturating_sub(now) as f64 / 1e9)
-}
-
 fn interface_name(index: u32) -> String {
     nix::net::if_::if_indextoname(index).map_or_else(|_| index.to_string(), |name| name.to_string_lossy().into_owned())
-}
-
-/// The bans of exactly this prefix; `None` if none is in effect. The document is of the one that ends last.
-pub(crate) fn ban_status(bans: &BanList, prefix: &PrefixKey, now: u64) -> Option<BanStatus> {
-    let mut holders = bans.holders(prefix, now).into_iter().map(|(by, held)| holder(by, held, now));
-    let BanHolder { origin, reason, since, origin_on_host, expires_in_seconds } = holders.next()?;
-    let also = holders.collect();
-    Some(BanStatus { cidr: prefix.to_string(), expires_in_seconds, origin, reason, since, origin_on_host, also })
-}
-
-/// The operator's or a limit's ban of exactly this prefix until an instant of the monotonic clock.
-pub(crate) fn own_status(bans: &BanList, prefix: &PrefixKey, until: u64, now: u64) -> BanStatus {
-    let own = bans.own(prefix).map(|(by, held)| holder(by, held, now)).unwrap_or_default();
-    BanStatus {
-        cidr: prefix.to_string(),
-        expires_in_seconds: seconds_until(until, now),
-        origin: own.origin,
-        reason: own.reason,
-        since: own.since,
-        origin_on_host: None,
-        also: Vec::new(),
-    }
-}
-
-fn holder(by: By, held: &Held, now: u64) -> BanHolder {
-    let why = held.why.as_ref();
-    let origin = match (by, why.and_then(|why| why.limit.as_ref())) {
-        (By::Operator, _) => "operator".to_owned(),
-        (By::Limit, Some(limit)) => format!("limit:{limit}"),
-        (By::Limit, None) => "limit".to_owned(),
-        (By::CrowdSec, _) => "crowdsec".to_owned(),
-        (By::Host, _) => match why.and_then(|why| why.host.as_ref()) {
-            Some(host) => format!("host:{host}"),
-            None => "host".to_owned(),
-        },
-    };
-    let origin_on_host = why.filter(|why| why.host.is_some()).map(|why| match &why.limit {
-        Some(limit) if limit.is_empty() => "limit".to_owned(),
-        Some(limit) => format!("limit:{limit}"),
-        None => "operator".to_owned(),
-    });
-    let reason = why.filter(|why| !why.text.is_empty()).map(|why| match why.decision {
-        Some(id) => format!("{}, decision {id}", why.text),
-        None => why.text.to_string(),
-    });
-    let since = (held.since != 0).then_some(held.since);
-    BanHolder { origin, reason, since, origin_on_host, expires_in_seconds: seconds_until(held.until, now) }
 }
 
 /// The address of a key, with the limit's prefix length if it is shorter than the address.

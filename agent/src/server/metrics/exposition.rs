@@ -1,12 +1,13 @@
 //! Converts the agent's documents to metrics.
 
-use api::crowdsec::CrowdSecStatus;
-use api::geo::GeoStatus;
-use api::list::ListsStatus;
+mod bans;
+mod cluster;
+mod groups;
+#[cfg(test)]
+pub(super) mod tests;
+
 use api::notification::NotificationStatus;
 use cgroup::GroupStatus;
-use cgroup::account::Enforcement;
-use cluster::ClusterStatus;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{CounterVec, Error};
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
@@ -276,50 +277,6 @@ impl Page<'_> {
         )
     }
 
-    fn ban_lists(&mut self, lists: &ListsStatus) -> Result<(), Error> {
-        let all = || lists.lists.iter();
-        self.gauge(
-            "weir_list_prefixes",
-            "Prefixes of a ban list.",
-            ["list"],
-            all().map(|list| ([list.name.as_str()], list.prefixes)),
-        )?;
-        self.counter(
-            "weir_list_throttled_packets_total",
-            "Packets that a ban list refused; among the banned ones.",
-            ["list"],
-            all().map(|list| ([list.name.as_str()], list.throttled_packets)),
-        )?;
-        self.gauge(
-            "weir_list_failing",
-            "1 while a ban list cannot be read; its last content stays in effect.",
-            ["list"],
-            all().map(|list| ([list.name.as_str()], u64::from(list.problem.is_some()))),
-        )?;
-        self.gauge("weir_list_memory_bytes", "Kernel memory of all ban lists.", [], [([], lists.memory_bytes)])
-    }
-
-    fn databases(&mut self, databases: &[GeoStatus]) -> Result<(), Error> {
-        self.gauge(
-            "weir_geo_prefixes",
-            "Prefixes in effect of a database of networks or countries.",
-            ["database"],
-            databases.iter().map(|it| ([it.database.as_str()], it.prefixes)),
-        )?;
-        self.gauge(
-            "weir_geo_built_timestamp_seconds",
-            "When a database's publisher built the content in effect, in seconds since 1970.",
-            ["database"],
-            databases.iter().filter_map(|it| Some(([it.database.as_str()], it.built?))),
-        )?;
-        self.gauge(
-            "weir_geo_failing",
-            "1 while a database cannot be used; its last content stays in effect.",
-            ["database"],
-            databases.iter().map(|it| ([it.database.as_str()], u64::from(it.problem.is_some()))),
-        )
-    }
-
     fn limits(&mut self, limits: &[LimitStatus]) -> Result<(), Error> {
         let on_packets = || limits.iter().filter(|limit| !is_on_requests(limit));
         let on_requests = || limits.iter().filter(|limit| is_on_requests(limit));
@@ -407,73 +364,6 @@ impl Page<'_> {
         )
     }
 
-    fn cluster(&mut self, cluster: &ClusterStatus) -> Result<(), Error> {
-        let each = || cluster.limits.iter().map(|limit| (limit.name.as_str(), limit));
-        let is_up = matches!(cluster.health.as_str(), "up" | "slow");
-        self.gauge("weir_cluster_store_up", "1 while the store grants shares.", [], [([], u64::from(is_up))])?;
-        if let Some(ago) = cluster.last_answer_seconds_ago {
-            self.ratio(
-                "weir_cluster_last_answer_age_seconds",
-                "Since the store last granted a share.",
-                [],
-                [([], ago)],
-            )?;
-        }
-        self.gauge(
-            "weir_cluster_hosts",
-            "Hosts with a lease on a limit when the store last granted one, this host included.",
-            ["limit"],
-            each().map(|(name, limit)| ([name], limit.hosts)),
-        )?;
-        self.ratio(
-            "weir_cluster_share_ratio",
-            "This host's share of a limit: 1 is all of it.",
-            ["limit"],
-            // With `cluster = "keys"` each host enforces the whole limit, so shares do not add up.
-            each().filter(|(_, limit)| limit.mode != "keys").map(|(name, limit)| ([name], limit.share)),
-        )?;
-        self.gauge(
-            "weir_cluster_share_leased",
-            "1 while the share is a lease or keys are exchanged, 0 while it is the share without the store.",
-            ["limit"],
-            each().map(|(name, limit)| ([name], u64::from(["lease", "keys"].contains(&limit.share_from.as_str())))),
-        )?;
-        self.counter(
-            "weir_cluster_renewals_failed_total",
-            "Failed renewals of leases.",
-            ["limit"],
-            each().map(|(name, limit)| ([name], limit.failures)),
-        )?;
-        self.counter(
-            "weir_cluster_keys_exchanged_total",
-            "Keys whose consumption was exchanged with other hosts, once for each exchange.",
-            ["limit"],
-            each().map(|(name, limit)| ([name], limit.keys_exchanged)),
-        )?;
-        self.gauge(
-            "weir_cluster_keys_local",
-            "Keys that the last exchange left to this host alone, since there were too many.",
-            ["limit"],
-            each().map(|(name, limit)| ([name], limit.keys_local)),
-        )?;
-        let Some(bans) = &cluster.bans else { return Ok(()) };
-        self.gauge("weir_cluster_bans", "Bans of other hosts.", [], [([], bans.others)])?;
-        let published = bans.published;
-        self.gauge("weir_cluster_bans_published", "Bans of this host in the store.", [], [([], published)])?;
-        let waiting = bans.waiting;
-        self.gauge("weir_cluster_bans_waiting", "Bans and removals that wait for the store.", [], [([], waiting)])?;
-        let left_out = bans.left_out;
-        self.gauge(
-            "weir_cluster_bans_left_out",
-            "Bans of this host that the store has no room for.",
-            [],
-            [([], left_out)],
-        )?;
-        self.gauge("weir_cluster_bans_ignored", "Invalid entries in the store.", [], [([], bans.ignored)])?;
-        let failed = bans.failed_requests;
-        self.counter("weir_cluster_ban_requests_failed_total", "Failed requests to share bans.", [], [([], failed)])
-    }
-
     fn notifications(&mut self, all: &[NotificationStatus]) -> Result<(), Error> {
         let each = |value: fn(&NotificationStatus) -> u64| all.iter().map(move |one| ([one.name.as_str()], value(one)));
         self.counter(
@@ -530,182 +420,6 @@ impl Page<'_> {
             }),
         )?;
         self.counter("weir_attacks_total", "Attacks on limits that have started.", [], [([], status.attacks_total)])
-    }
-
-    fn crowdsec(&mut self, crowdsec: &CrowdSecStatus) -> Result<(), Error> {
-        let is_up = u64::from(crowdsec.state == "ok");
-        self.gauge("weir_crowdsec_up", "1 if the last pull of decisions succeeded.", [], [([], is_up)])?;
-        if let Some(ago) = crowdsec.last_pull_seconds_ago {
-            self.ratio("weir_crowdsec_last_pull_age_seconds", "Since decisions were last pulled.", [], [([], ago)])?;
-        }
-        self.gauge("weir_crowdsec_decisions", "Decisions that apply.", [], [([], crowdsec.decisions)])?;
-        let banned = crowdsec.banned_prefixes;
-        self.gauge("weir_crowdsec_banned_prefixes", "Prefixes banned by decisions.", [], [([], banned)])?;
-        let exceptions = crowdsec.exceptions.len() as u64;
-        self.gauge("weir_crowdsec_exceptions", "Prefixes to which no decision applies.", [], [([], exceptions)])?;
-        let ignored = &crowdsec.ignored;
-        self.gauge(
-            "weir_crowdsec_ignored_decisions",
-            "Decisions that are not enforced.",
-            ["reason"],
-            [
-                (["scope"], ignored.scope),
-                (["type"], ignored.r#type),
-                (["invalid"], ignored.invalid),
-                (["wide"], ignored.wide),
-                (["simulated"], ignored.simulated),
-                (["own"], ignored.own),
-                (["excess"], ignored.excess),
-            ],
-        )?;
-        self.counter(
-            "weir_crowdsec_pulls_total",
-            "Pulls of decisions.",
-            ["result"],
-            [(["ok"], crowdsec.pulls), (["failed"], crowdsec.failed_pulls)],
-        )?;
-        let Some(alerts) = &crowdsec.alerts else { return Ok(()) };
-        self.counter(
-            "weir_crowdsec_alerts_total",
-            "Alerts of bans by limits.",
-            ["result"],
-            [(["sent"], alerts.sent), (["dropped"], alerts.dropped)],
-        )?;
-        self.gauge("weir_crowdsec_alerts_waiting", "Alerts that wait for the local API.", [], [([], alerts.waiting)])
-    }
-
-    fn groups(&mut self, groups: &[GroupStatus]) -> Result<(), Error> {
-        fn each<T: Copy>(groups: &[GroupStatus], value: impl Fn(&GroupStatus) -> T) -> Vec<Row<'_, T, 1>> {
-            groups.iter().map(|group| ([group.name.as_str()], value(group))).collect()
-        }
-        let known = |value: fn(&GroupStatus) -> Option<u64>| {
-            groups.iter().filter_map(move |group| Some(([group.name.as_str()], value(group)?)))
-        };
-        self.gauge(
-            "weir_group_processes",
-            "Processes and threads of a group.",
-            ["group"],
-            each(groups, |group| group.pids_current),
-        )?;
-        self.gauge(
-            "weir_group_frozen",
-            "1 while a group is frozen.",
-            ["group"],
-            each(groups, |group| u64::from(group.frozen)),
-        )?;
-        self.gauge(
-            "weir_group_notes",
-            "Notes of the group in agent groups: what is not as configured.",
-            ["group"],
-            each(groups, |group| group.notes.len() as u64),
-        )?;
-        self.gauge(
-            "weir_group_partly_enforced",
-            "1 while some limit of a group, or some process that matches it, is not enforced.",
-            ["group"],
-            each(groups, |group| u64::from(group.enforcement != Enforcement::Full)),
-        )?;
-        self.gauge(
-            "weir_group_processes_not_enforced",
-            "Processes that match a group and are not limited.",
-            ["group"],
-            each(groups, |group| group.not_enforced.iter().map(|one| one.pids.len() as u64).sum()),
-        )?;
-        self.seconds(
-            "weir_group_cpu_seconds_total",
-            "CPU time that a group used.",
-            ["group"],
-            each(groups, |group| group.cpu.usage_seconds),
-        )?;
-        self.seconds(
-            "weir_group_cpu_throttled_seconds_total",
-            "Time for which a group was throttled by its CPU limit.",
-            ["group"],
-            each(groups, |group| group.cpu.throttled_seconds),
-        )?;
-        self.ratio(
-            "weir_group_cpu_max_ratio",
-            "The CPU limit in effect at this moment: 1 is one CPU.",
-            ["group"],
-            groups.iter().filter_map(|group| Some(([group.name.as_str()], group.cpu.max_percent? / 100.0))),
-        )?;
-        self.gauge(
-            "weir_group_memory_bytes",
-            "Memory that a group uses.",
-            ["group"],
-            each(groups, |group| group.memory.current_bytes),
-        )?;
-        self.gauge(
-            "weir_group_memory_high_bytes",
-            "Its soft limit.",
-            ["group"],
-            known(|group| group.memory.high_bytes),
-        )?;
-        self.gauge("weir_group_memory_max_bytes", "Its hard limit.", ["group"], known(|group| group.memory.max_bytes))?;
-        self.counter(
-            "weir_group_oom_kills_total",
-            "Processes killed at the hard limit.",
-            ["group"],
-            each(groups, |group| group.memory.oom_kills),
-        )?;
-        self.counter(
-            "weir_group_io_bytes_total",
-            "Read from and written to a disk by a group.",
-            ["group", "device", "operation"],
-            groups.iter().flat_map(|group| {
-                group.io.iter().flat_map(|io| {
-                    let labels = |operation| [group.name.as_str(), io.device.as_str(), operation];
-                    [(labels("read"), io.read_bytes), (labels("write"), io.write_bytes)]
-                })
-            }),
-        )?;
-        self.counter(
-            "weir_group_network_bytes_total",
-            "Bytes that a group's network limits let through.",
-            ["group", "direction"],
-            groups.iter().flat_map(|group| {
-                let labels = |direction| [group.name.as_str(), direction];
-                [(labels("egress"), group.network.egress_bytes), (labels("ingress"), group.network.ingress_bytes)]
-            }),
-        )?;
-        self.counter(
-            "weir_group_network_throttled_packets_total",
-            "Packets that a group's network limits refused.",
-            ["group", "direction"],
-            groups.iter().flat_map(|group| {
-                let labels = |direction| [group.name.as_str(), direction];
-                [
-                    (labels("egress"), group.network.egress_throttled_packets),
-                    (labels("ingress"), group.network.ingress_throttled_packets),
-                ]
-            }),
-        )?;
-        self.counter(
-            "weir_group_connects_total",
-            "Connections that a group began, by verdict and limit.",
-            ["group", "verdict", "limit"],
-            groups.iter().flat_map(|group| {
-                let labels = |verdict, limit| [group.name.as_str(), verdict, limit];
-                let network = &group.network;
-                [
-                    (labels("passed", "connects"), network.connects),
-                    (labels("refused", "connects"), network.connects_refused),
-                    (labels("passed", "destinations"), network.destinations),
-                    (labels("refused", "destinations"), network.destinations_refused),
-                ]
-            }),
-        )?;
-        self.ratio(
-            "weir_group_pressure_ratio",
-            "Share of the last ten seconds in which some process of a group waited for a resource.",
-            ["group", "resource"],
-            groups.iter().flat_map(|group| {
-                let it = &group.pressure;
-                [("cpu", it.cpu), ("memory", it.memory), ("io", it.io)]
-                    .into_iter()
-                    .filter_map(|(resource, percent)| Some(([group.name.as_str(), resource], percent? / 100.0)))
-            }),
-        )
     }
 }
 

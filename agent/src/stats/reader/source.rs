@@ -1,0 +1,180 @@
+//! The states of one address: shown, and reset.
+
+use std::net::IpAddr;
+
+use common::key::Key;
+use common::packet::Address;
+use common::prefix::PrefixEntry;
+use common::rule::{Enforcement, KeyKind, Rule, Subject};
+use config::policy::{self, Limit};
+use config::prefix::mapped;
+use datapath::compile::{LimitAt, PrefixKey};
+use datapath::{Datapath, LoadError};
+
+use super::{Reader, allowance, ban_status, seconds_since};
+use crate::stats::samples::{LimitCounts, Samples};
+use crate::stats::{BanStatus, LastRefused, SourceLimit, SourceStatus};
+
+impl Reader<'_> {
+    /// The status of one address.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be read.
+    pub fn show(&self, address: IpAddr) -> Result<SourceStatus, LoadError> {
+        let nanoseconds = self.now().0;
+        let octets = mapped(address);
+        let Address { hi, lo } = Address::from_ipv6(octets);
+        let entry = self.ingress.image().entry(Address { hi, lo });
+        let is_ipv4 = u32::from(address.is_ipv4());
+        let subject = Subject { hi, lo, is_ipv4, class: entry.class(), ..Subject::default() };
+        let is_free = entry.has(PrefixEntry::NEVER_LIMIT | PrefixEntry::UNLIMITED);
+        let spans = self.spans();
+        let mut last: Option<(u64, LimitAt)> = None;
+        let mut limits = Vec::new();
+        for (nth, limit) in self.config.limits.iter().enumerate() {
+            if is_free || !limit.key.is_of_one_address() {
+                continue;
+            }
+            for level in 0..=limit.levels.len() {
+                let at = LimitAt { limit: nth, level };
+                let rules = self.rules_of(at, limit, Address { hi, lo });
+                // A level of a key with a port has that port, too.
+                let Some(first) = rules.first().filter(|rule| rule.key != KeyKind::AddressPort as u8) else { continue };
+                let network = self.datapath_of(limit).image().network(Address { hi, lo });
+                let key = first.key_of(&Subject { network, ..subject });
+                let samples = Samples::of_key(&key, &spans, |key| self.ingress.sample(key))?;
+                let counts = self.counts(&key, &samples, &spans)?.into_iter().find(|counts| counts.limit == nth);
+                let counts = counts.unwrap_or_default();
+                if counts.refused_at > 0 {
+                    last = last.max(Some((counts.refused_at, at)));
+                }
+                let row = self.source_limit(limit, at, (&key, &rules), counts)?;
+                limits.push(row);
+            }
+        }
+        Ok(SourceStatus {
+            source: address.to_string(),
+            class: policy::class_name(&self.config.classes, entry.class()).to_owned(),
+            class_from: None,
+            never_limit: entry.has(PrefixEntry::NEVER_LIMIT),
+            exempt: None,
+            ban: self.ban(&octets, nanoseconds),
+            limits,
+            last_refused: last.and_then(|(instant, at)| {
+                let limit = self.config.limits.get(at.limit)?;
+                let (name, level) = (limit.name.clone(), limit.level_text(at.level));
+                Some(LastRefused { limit: name, level, seconds_ago: nanoseconds.saturating_sub(instant) as f64 / 1e9 })
+            }),
+            requests: Vec::new(),
+        })
+    }
+
+    /// The state of a key under a limit at one of its levels.
+    fn source_limit(
+        &self,
+        limit: &Limit,
+        at: LimitAt,
+        (key, rules): (&Key, &[Rule]),
+        counts: LimitCounts,
+    ) -> Result<SourceLimit, LoadError> {
+        let ((nanoseconds, now), sources) = (self.now(), self.sources()?);
+        let slot = sources.find(key);
+        let (mut remaining, mut wait) = (u64::MAX, 0);
+        for rule in rules {
+            let (left, ticks) = allowance(sources, rule, slot.as_ref(), now);
+            remaining = remaining.min(left);
+            wait = wait.max(self.ingress.settings().scale.nanoseconds(ticks));
+        }
+        let level = limit.level_text(at.level);
+        Ok(SourceLimit {
+            name: limit.name.clone(),
+            key: level.as_ref().and(rules.first()).map(|rule| self.describe(key, rule)),
+            level,
+            sources: counts.sources,
+            remaining,
+            retry_after_seconds: wait as f64 / 1e9,
+            passed_packets: counts.passed,
+            passed_precision: counts.precision,
+            throttled_packets: counts.refused,
+            would_throttle_packets: counts.would_refuse,
+            last_throttled_seconds_ago: seconds_since(counts.last(), nanoseconds),
+        })
+    }
+
+    /// The longest banned prefix that contains an address.
+    fn ban(&self, octets: &[u8; 16], now: u64) -> Option<BanStatus> {
+        let whole = PrefixKey { address: *octets, length: 128 };
+        ban_status(self.bans, &self.bans.around(&whole, now)?.prefix, now)
+    }
+
+    /// Resets every state of an address; returns their number.
+    ///
+    /// # Errors
+    ///
+    /// When the table cannot be mapped.
+    pub fn reset(&self, address: IpAddr) -> Result<u64, LoadError> {
+        let ((_, now), sources) = (self.now(), self.sources()?);
+        let octets = mapped(address);
+        let Address { hi, lo } = Address::from_ipv6(octets);
+        let whole = Subject { hi, lo, is_ipv4: u32::from(address.is_ipv4()), ..Subject::default() };
+        let images = || self.datapaths().map(Datapath::image);
+        let network_of = |address| images().map(|image| image.network(address)).max().unwrap_or(0);
+        let mut forgotten = 0;
+        for group in self.groups() {
+            let ports = match group.key.key {
+                kind if kind == KeyKind::Address as u8 => 0..=0,
+                // Others are in the network, too.
+                kind if kind == KeyKind::Network as u8 && network_of(Address { hi, lo }) == 0 => 0..=0,
+                kind if kind == KeyKind::AddressPort as u8 => 0..=u32::from(u16::MAX),
+                _ => continue,
+            };
+            let rules: Vec<Rule> = group.rules().copied().collect();
+            for local_port in ports {
+                let key = group.key.key_of(&Subject { local_port, ..whole });
+                forgotten += u64::from(sources.reset(&key, &rules, now));
+            }
+        }
+        Ok(forgotten)
+    }
+
+    /// Resets the states of all keys under one limit; returns their number, or `None` if there is no such limit.
+    ///
+    /// # Errors
+    ///
+    /// When the table cannot be mapped.
+    pub fn reset_limit(&self, name: &str) -> Result<Option<u64>, LoadError> {
+        let Some(limit) = self.config.limits.iter().position(|limit| limit.name == name) else { return Ok(None) };
+        let (_, now) = self.now();
+        let mut forgotten = 0;
+        for (number, group) in (0u32..).zip(self.groups()) {
+            let rules: Vec<Rule> =
+                group.states.iter().filter(|(of, _)| of.limit == limit).map(|(_, rule)| *rule).collect();
+            if !rules.is_empty() {
+                forgotten += self.sources()?.reset_all(number, &rules, now);
+            }
+        }
+        Ok(Some(forgotten))
+    }
+
+    /// The rules of a limit's level that decide on an address, each state once. Empty if the limit does not apply to it.
+    fn rules_of(&self, at: LimitAt, limit: &Limit, address: Address) -> Vec<Rule> {
+        let image = self.datapath_of(limit).image();
+        let entry = image.entry(address);
+        if !image.applies(at.limit, entry) {
+            return Vec::new();
+        }
+        let offset = image.rules_of(entry);
+        let mut rules: Vec<Rule> = Vec::new();
+        for (row, counted) in image.catalogue.iter().enumerate() {
+            let Some(rule) = self.datapath_of(limit).rule_in_effect(offset as usize + row) else { continue };
+            // A soft limit refuses by its upper rule.
+            let has_last_word = rule.enforcement != Enforcement::Soft as u8;
+            let is_own = (counted.limit, counted.level) == (at.limit, at.level);
+            if is_own && has_last_word && rules.iter().all(|known| known.position != rule.position) {
+                rules.push(rule);
+            }
+        }
+        rules
+    }
+}

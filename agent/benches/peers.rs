@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use testbed::measure::Series;
+use testbed::process::memory;
 
 const PART: &str = "decisions";
 /// Connections of the load, on two threads: each has one request outstanding.
@@ -161,15 +162,6 @@ impl Server {
             nanoseconds += text.split(' ').next().unwrap_or_default().parse::<u64>().context("a thread's time")?;
         }
         Ok(Duration::from_nanos(nanoseconds))
-    }
-
-    /// Resident memory in bytes.
-    fn resident(&self) -> Result<f64> {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).context("a server's status")?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("its resident memory")?;
-        let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse().context("its resident memory")?;
-        Ok(kilobytes * 1024.0)
     }
 
     /// As many decisions as it makes: (a second, CPU time of each in microseconds).
@@ -347,9 +339,10 @@ fn main() -> Result<()> {
     for kind in Kind::ALL {
         let server = kind.start()?;
         server.fill(KEYS)?;
-        let before = server.resident()?;
+        let resident = || memory(server.child.id(), "VmRSS") as f64;
+        let before = resident();
         server.fill(many)?;
-        let grown = server.resident()?;
+        let grown = resident();
         series.push(Series::new(PART, format!("with {many} keys"), kind.name(), "MB resident").with(vec![grown / 1e6]));
         let each = (grown - before) / (many - KEYS) as f64;
         series.push(Series::new(PART, "each further key", kind.name(), "bytes").with(vec![each]));

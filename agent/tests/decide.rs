@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use testbed::application::{Agent, CONFIG};
+use testbed::process::memory;
 
 fn alice(more: Value) -> Value {
     let mut question = json!({"limit": "credits-per-user", "key": {"user": "alice"}});
@@ -208,14 +209,10 @@ fn keys_take_no_more_memory_than_check_prints() {
     let file = agent.folder.path().join("limits.toml");
     let output = Command::new(env!("CARGO_BIN_EXE_agent")).arg("check").arg(&file).arg("--json").output().unwrap();
     let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let memory = &checked["memory"][0];
-    assert_eq!((&memory["limit"], &memory["keys"]), (&json!("jobs"), &json!(KEYS)), "{checked}");
-    let most = memory["bytes"].as_u64().unwrap();
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().trim();
-        line.trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-    };
+    let predicted = &checked["memory"][0];
+    assert_eq!((&predicted["limit"], &predicted["keys"]), (&json!("jobs"), &json!(KEYS)), "{checked}");
+    let most = predicted["bytes"].as_u64().unwrap();
+    let resident = || memory(agent.child.id(), "VmRSS");
     let ask = |part: usize, peek: bool| {
         let question = |nth| json!({"limit": "jobs", "key": {"user": format!("{part}-{nth}")}, "peek": peek});
         assert_eq!(agent.ask(&json!((0..1_000).map(question).collect::<Vec<Value>>())).0, 200);

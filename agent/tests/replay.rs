@@ -9,6 +9,7 @@ use nix::sys::stat::Mode;
 use serde_json::Value;
 use tempfile::TempDir;
 use testbed::mmdb::{Mmdb, asn};
+use testbed::process::memory;
 
 const START: u64 = 1_700_000_000;
 const HOST: [u8; 4] = [192, 0, 2, 1];
@@ -322,13 +323,9 @@ fn memory_is_that_of_max_sources_and_not_of_the_capture() {
     folder.write("limits.toml", LIMITS.replace("[agent]\n", "[agent]\nmax_sources = 10_000\n").as_bytes());
     let mut child = folder.command(&["-", "--json"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    // In KiB: the most that has been resident since the program began.
-    let status = format!("/proc/{}/status", child.id());
-    let resident = || -> u64 {
-        let status = std::fs::read_to_string(&status).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
-    };
+    let process = child.id();
+    // The most that has been resident since the program began.
+    let resident = || memory(process, "VmHWM");
     // Every packet is of another source, and comes more often than its burst allows.
     let mut send = |from: u32, to: u32| {
         for chunk in (from..to).collect::<Vec<_>>().chunks(1_000) {
@@ -354,7 +351,7 @@ fn memory_is_that_of_max_sources_and_not_of_the_capture() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["packets"], 150_000 * 12);
     assert!(report["configs"][0]["sources_error"].as_u64().unwrap() > 0, "more sources than are remembered");
-    assert!(large < small + 8 * 1_024, "{small} KiB after 20,000 sources, {large} KiB after 150,000");
+    assert!(large < small + (8 << 20), "{small} bytes after 20,000 sources, {large} after 150,000");
 }
 
 /// A pcapng with an interface for each name, and packets: milliseconds, interface and frame.

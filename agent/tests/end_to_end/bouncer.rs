@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use testbed::lapi::{KEY, Lapi};
+use testbed::process::memory;
 use testbed::tests;
 use testbed::trials::Test;
 use testbed::wait::wait;
@@ -58,15 +59,14 @@ impl Drop for Bouncer {
     }
 }
 
-/// What a bouncer takes for the same decisions.
-#[derive(Debug)]
+/// Figures of a bouncer: both get the same decisions.
 struct Figures {
     /// From a decision to the first packet that is refused: the median of eight.
     one: Duration,
     /// The same for the last of 60,000 decisions.
     many: Duration,
-    /// The resident memory of its process afterwards.
-    kilobytes: u64,
+    /// The resident memory of its process afterwards, in bytes.
+    resident: u64,
 }
 
 fn measure(network: &Network, lapi: &Lapi, process: u32) -> Figures {
@@ -88,13 +88,7 @@ fn measure(network: &Network, lapi: &Lapi, process: u32) -> Figures {
     burst(network, &[udp_from(7), udp_from(20), udp_from(8)], 30);
     let counts = receiver.counts();
     assert_eq!((counts[7], counts[20], counts[8]), (0, 0, 10));
-    Figures { one: times[times.len() / 2], many, kilobytes: resident(process) }
-}
-
-fn resident(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    Figures { one: times[times.len() / 2], many, resident: memory(process, "VmRSS") }
 }
 
 fn weir_enforces_what_the_bouncer_of_crowdsec_itself_does() {
@@ -114,7 +108,7 @@ fn weir_enforces_what_the_bouncer_of_crowdsec_itself_does() {
             "{name}: a decision is enforced after {:.2} s (median), the last of {DECISIONS} after {:.2} s; {:.1} MiB resident",
             figures.one.as_secs_f64(),
             figures.many.as_secs_f64(),
-            figures.kilobytes as f64 / 1024.0
+            figures.resident as f64 / f64::from(1 << 20)
         );
     }
 }

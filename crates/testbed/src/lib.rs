@@ -12,6 +12,7 @@ pub mod memory;
 pub mod mixtures;
 pub mod mmdb;
 pub mod network;
+pub mod process;
 mod program;
 pub mod recipes;
 pub mod redis;

@@ -1,12 +1,20 @@
-//! Bounded reads of files that others replace.
+//! Files that others replace: bounded reads, and changes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// A file is written in several steps: it is read after this long without a change.
+const QUIET: Duration = Duration::from_millis(200);
+/// Folders that keep changing are looked at after this long all the same.
+const BUSY: Duration = Duration::from_secs(2);
 
 /// Identifies the content of a file: device, inode, size, and the time of its last change in nanoseconds.
 pub type Fingerprint = (u64, u64, u64, i128);
@@ -67,4 +75,11 @@ pub fn watch(folders: &BTreeSet<PathBuf>, changed: impl Fn() + Send + 'static) -
     })?;
     folders.iter().try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
     Ok(watcher)
+}
+
+/// Waits for a change, then until there is none for a while.
+pub async fn quiet(changed: &Notify) {
+    changed.notified().await;
+    let until = Instant::now() + BUSY;
+    while Instant::now() < until && timeout(QUIET, changed.notified()).await.is_ok() {}
 }

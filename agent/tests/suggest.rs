@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use api::record::RecordGap;
 use common::packet::{Address, Depth, parse};
@@ -386,16 +387,12 @@ fn record(folder: &Folder, capture: &Path) -> PathBuf {
         collector.add_counted(u64::from(part) * PART, protocol, port, Address { hi, lo }, &counted);
     }
     let file = RecordFile {
-        started: 1.0,
-        ends: 901.0,
-        written: 901.0,
         is_ended: true,
         gaps: vec![RecordGap { from: 5.0, to: 65.0 }],
         sampled_seconds: 30.0,
         least_sample: 8,
-        lost: 0,
-        interfaces: vec!["eth7".to_owned()],
         collected: collector.save(),
+        ..RecordFile::new(1.0, Duration::from_secs(900), vec!["eth7".to_owned()])
     };
     let directory = StateDirectory::at(&folder.path("state"));
     file.write(&directory).unwrap();

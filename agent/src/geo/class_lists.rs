@@ -50,7 +50,7 @@ impl ClassLists {
                 refused: None,
             })
         };
-        Self(config.ban_lists.iter().filter(|list| list.class().is_some()).filter_map(list).collect())
+        Self(config.ban_lists.iter().filter_map(list).collect())
     }
 
     /// The prefixes of each list.

@@ -67,6 +67,23 @@ pub struct RecordFile {
 }
 
 impl RecordFile {
+    /// A recording of this length, without packets, that starts at an instant in seconds since 1970.
+    #[must_use]
+    pub fn new(started: f64, length: Duration, interfaces: Vec<String>) -> Self {
+        Self {
+            started,
+            ends: started + length.as_secs_f64(),
+            written: started,
+            is_ended: false,
+            gaps: Vec::new(),
+            sampled_seconds: 0.0,
+            least_sample: 1,
+            lost: 0,
+            interfaces,
+            collected: Collector::with_capacity(1).save(),
+        }
+    }
+
     /// The path in a state directory.
     #[must_use]
     pub fn path(directory: &StateDirectory) -> PathBuf {
@@ -150,7 +167,7 @@ impl RecordFile {
     }
 }
 
-/// What a suggestion from a recording lacks.
+/// A note about suggestions from a recording: they are not replayed.
 #[must_use]
 pub const fn note() -> &'static str {
     "Not replayed: a recording has the rates of sources and not their packets. What these limits would have refused, and \
@@ -219,16 +236,10 @@ mod tests {
 
     fn file(collector: &Collector) -> RecordFile {
         RecordFile {
-            started: 1.0,
-            ends: 2.0,
-            written: 1.5,
-            is_ended: false,
             gaps: vec![RecordGap { from: 1.0, to: 1.5 }],
-            sampled_seconds: 0.0,
-            least_sample: 1,
             lost: 7,
-            interfaces: vec!["eth0".to_owned()],
             collected: collector.save(),
+            ..RecordFile::new(1.0, Duration::from_secs(1), vec!["eth0".to_owned()])
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+use api::event::seconds_since_1970;
 use api::record::{RecordGap, RecordState, RecordStatus};
 use common::packet::Address;
 use common::record::{PART, RecordKey, Recorded};
@@ -38,7 +39,7 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// What the thread of a recording shares with commands.
+/// Shared by the thread of a recording and by commands.
 struct Shared {
     order: Mutex<Order>,
     ordered: Condvar,
@@ -56,10 +57,6 @@ enum Order {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves no value half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn seconds_since_1970() -> f64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Recorder {
@@ -133,19 +130,7 @@ impl Recorder {
                 .map_err(|error| format!("keeping the previous recording as recording.previous failed: {error}"))?;
         }
         lock(&self.notes).clear();
-        let now = seconds_since_1970();
-        self.begin(RecordFile {
-            started: now,
-            ends: now + length.as_secs_f64(),
-            written: now,
-            is_ended: false,
-            gaps: Vec::new(),
-            sampled_seconds: 0.0,
-            least_sample: 1,
-            lost: 0,
-            interfaces,
-            collected: Collector::with_capacity(1).save(),
-        })?;
+        self.begin(RecordFile::new(seconds_since_1970(), length, interfaces))?;
         Ok(self.status())
     }
 
@@ -297,7 +282,7 @@ impl Recording {
 
     /// Lets the kernel programs count from now on.
     fn prepare(&mut self) {
-        // What an earlier recording left.
+        // The counters that an earlier recording left are dropped.
         if let Some(packets) = self.packets.load_full()
             && let Ok(maps) = packets.record(0)
         {

@@ -17,10 +17,6 @@ use crate::daemon::events::{Event, EventKind, EventLog};
 use crate::files;
 use crate::geo::{DatabaseChange, Databases};
 
-/// A file is written in several steps: it is read after this long without a change.
-const QUIET: Duration = Duration::from_millis(200);
-/// Folders that keep changing are looked at after this long all the same.
-const BUSY: Duration = Duration::from_secs(2);
 /// The interval at which files are compared without a report of a change: folders may appear later.
 const PERIOD: Duration = Duration::from_secs(60);
 
@@ -53,7 +49,7 @@ pub async fn follow_databases(agent: Arc<Agent>) {
             changed.notify_one();
         }
         tokio::select! {
-            () = quiet(&changed) => {}
+            () = files::quiet(&changed) => {}
             () = agent.changing().databases_replaced.notified() => {}
             () = agent.lists().of_classes_changed.notified() => {}
             () = tokio::time::sleep(PERIOD) => {}
@@ -66,13 +62,6 @@ async fn read_if_changed(agent: &Arc<Agent>) {
     let agent = Arc::clone(agent);
     // A panic in the task has been reported, and has changed nothing here.
     let _ = tokio::task::spawn_blocking(move || agent.read_databases_if_changed()).await;
-}
-
-/// Waits for a change, then until there is none for a while.
-async fn quiet(changed: &Notify) {
-    changed.notified().await;
-    let until = tokio::time::Instant::now() + BUSY;
-    while tokio::time::Instant::now() < until && tokio::time::timeout(QUIET, changed.notified()).await.is_ok() {}
 }
 
 impl Agent {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use notify::RecommendedWatcher;
 use tokio::signal::unix::Signal;
@@ -12,9 +12,6 @@ use tokio::sync::Notify;
 use super::live::Cause;
 use crate::daemon::Agent;
 use crate::files;
-
-/// An editor writes a file in several steps: it is read after this long without a change.
-const QUIET: Duration = Duration::from_millis(200);
 
 /// Handles all triggers until it is dropped.
 pub async fn changes(agent: Arc<Agent>, mut hang_up: Signal) {
@@ -42,7 +39,7 @@ pub async fn changes(agent: Arc<Agent>, mut hang_up: Signal) {
         }
         tokio::select! {
             _ = hang_up.recv() => blocking(&agent, |agent| drop(agent.reload(Cause::Signal, None))).await,
-            () = quiet(&changed) => blocking(&agent, Agent::reload_if_changed).await,
+            () = files::quiet(&changed) => blocking(&agent, Agent::reload_if_changed).await,
             () = rollback_is_due(&agent) => blocking(&agent, Agent::end_trial_if_due).await,
         }
     }
@@ -53,12 +50,6 @@ async fn blocking(agent: &Arc<Agent>, work: impl FnOnce(&Agent) + Send + 'static
     let agent = Arc::clone(agent);
     // A panic in the task has been reported, and has changed nothing here.
     let _ = tokio::task::spawn_blocking(move || work(&agent)).await;
-}
-
-/// Waits for a change, then until there is none for a while.
-async fn quiet(changed: &Notify) {
-    changed.notified().await;
-    while tokio::time::timeout(QUIET, changed.notified()).await.is_ok() {}
 }
 
 async fn rollback_is_due(agent: &Agent) {

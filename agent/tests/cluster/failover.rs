@@ -93,7 +93,7 @@ impl Guarded {
         guarded
     }
 
-    /// What `[cluster]` says of it.
+    /// The keys of `[cluster]` that name it.
     pub fn config(&self) -> String {
         format!("store = \"redis://127.0.0.1:{}\"\nsentinel = \"fleet\"", self.port)
     }

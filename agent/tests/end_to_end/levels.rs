@@ -139,7 +139,8 @@ fn levels_in_observe_mode_refuse_nothing_and_are_counted() {
     burst(&network, &sources(5, 199), 199);
     assert_eq!(receiver.counts().iter().sum::<u64>(), 199);
     assert_eq!(agent.counts("web"), (199, 0));
-    // What a level would refuse is charged to the others: 199 packets are above 40, and above 100.
+    // A packet that one level would refuse is charged to the other as well: of 199 packets, 40 are below the one and 100
+    // below the other.
     assert_eq!(levels(&agent, "would_throttle"), [159, 99]);
 }
 

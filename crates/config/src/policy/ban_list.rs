@@ -20,7 +20,7 @@ pub struct BanList {
     pub allow_shrink: bool,
 }
 
-/// What happens to the addresses of a list.
+/// The effect of a list on its addresses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListAction {
     /// Their packets are refused.

@@ -73,9 +73,9 @@ pub const LIMIT: TableReference = TableReference {
             "key",
             Kind::Words(|| vec!["source", "source-port", "class", "interface", "asn", "all", "destination"]),
             Absent::Described("`\"source\"`; for egress `\"destination\"`"),
-            "What has its own allowance: each address, each address and local port, all sources of a class, all \
-             traffic of an interface, all addresses of a network (`asn`, an autonomous system by the database `[geo] \
-             asn`; an address in none has that of its prefix), or everything that the limit applies to (`all`). On egress \
+            "Packets that share one allowance: those of one address, of one address and local port, of all sources of \
+             a class, of an interface, of all addresses in a network (`asn`, an autonomous system by the database `[geo] \
+             asn`; addresses in none share that of their prefix), or all to which the limit applies (`all`). On egress \
              the address is the packet's destination, written `\"destination\"`.",
         ),
         KeyReference { default: Absent::Described("32; 24 with `key = \"asn\"`"), ..IPV4_PREFIX },

@@ -1,10 +1,9 @@
 //! `agent record`: how busy each source is, while the agent runs.
 
-use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
-use api::record::{RecordState, RecordStatus};
+use api::record::{LENGTHS, RecordState, RecordStatus, WRONG_LENGTH};
 use api::request::Request;
 use config::human;
 
@@ -15,9 +14,6 @@ use crate::cli::arguments::Options;
 
 /// The length of a recording without `--for`.
 const DAY: Duration = Duration::from_secs(86_400);
-
-/// The possible lengths.
-const LENGTHS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -38,7 +34,7 @@ impl Wanted {
 
 pub fn record(duration: Option<Duration>, wanted: Wanted, options: &Options) -> anyhow::Result<ExitCode> {
     if duration.is_some_and(|duration| !LENGTHS.contains(&duration)) {
-        return Ok(usage(&"invalid --for: a recording takes from 1s to 31d"));
+        return Ok(usage(&WRONG_LENGTH));
     }
     let request = match wanted {
         Wanted::Start => Request::Record { for_seconds: duration.unwrap_or(DAY).as_secs_f64() },

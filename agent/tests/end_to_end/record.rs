@@ -22,8 +22,10 @@ pub const TESTS: &[Test] = tests![
     a_recording_has_the_rates_of_each_source_by_traffic_control,
     refused_packets_are_recorded,
     a_recording_continues_after_a_restart_and_over_reloads,
+    a_killed_agent_loses_what_was_not_written_and_the_next_counts_nothing_twice,
     a_recording_ends_by_itself_and_the_next_one_keeps_it,
     a_recording_that_cannot_be_written_is_refused,
+    a_recording_that_cannot_be_written_at_its_end_is_written_once_it_can,
     a_damaged_recording_is_set_aside_and_reported,
     too_short_a_recording_suggests_nothing_and_says_what_is_missing,
 ];
@@ -171,6 +173,26 @@ fn a_recording_continues_after_a_restart_and_over_reloads() {
     assert_eq!(agent.json(&["record", "--status"])["state"], "ended");
 }
 
+fn a_killed_agent_loses_what_was_not_written_and_the_next_counts_nothing_twice() {
+    let network = Network::new();
+    let config = network.config("", WIDE);
+    let agent = network.start_file(&config, &[]);
+    agent.json(&["record", "--for", "1h"]);
+    burst(&network, &[udp_from(10)], 30);
+    agent.stop(Signal::SIGKILL);
+    // The programs stay, and count on.
+    burst(&network, &[udp_from(10)], 50);
+    thread::sleep(APART);
+    let agent = network.start_file(&config, &[]);
+    let status = agent.json(&["record", "--status"]);
+    assert_eq!((&status["state"], &status["packets"]), (&"recording".into(), &0.into()), "{status}");
+    // From the last write, which was the first.
+    let gaps = status["gaps"].as_array().unwrap();
+    assert_eq!((gaps.len(), &gaps[0]["from"]), (1, &status["started"]), "{status}");
+    burst(&network, &[udp_from(10)], 20);
+    assert_eq!(source(service(&stop(&agent), Transport::Udp, Some(PORT)), "10.77.0.10").packets, 20);
+}
+
 fn a_recording_ends_by_itself_and_the_next_one_keeps_it() {
     let network = Network::new();
     let agent = network.start("", WIDE);
@@ -205,6 +227,36 @@ fn a_recording_that_cannot_be_written_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("nothing is recorded") && said.contains(network.state().to_str().unwrap()), "{said}");
     assert_eq!(agent.json(&["record", "--status"])["state"], "none");
+}
+
+fn a_recording_that_cannot_be_written_at_its_end_is_written_once_it_can() {
+    let network = Network::new();
+    let agent = network.start("", WIDE);
+    agent.json(&["record", "--for", "1h"]);
+    burst(&network, &[udp_from(10)], 30);
+    let moved = network.state().with_extension("moved");
+    std::fs::rename(network.state(), &moved).unwrap();
+    std::fs::write(network.state(), b"").unwrap();
+    for arguments in [["record", "--stop"].as_slice(), &["record", "--stop"], &["record", "--for", "1h"]] {
+        let output = network.command(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains("is not written yet"), "{arguments:?}: {said}");
+        assert!(said.contains("recording") && said.contains("agent record --stop"), "{said}");
+    }
+    let notes = agent.json(&["status"])["notes"].to_string();
+    assert!(notes.contains("the recording is not written"), "{notes}");
+    // It has ended.
+    burst(&network, &[udp_from(10)], 40);
+    std::fs::remove_file(network.state()).unwrap();
+    std::fs::rename(&moved, network.state()).unwrap();
+    // Unless the agent's own attempt came first.
+    network.command(&["record", "--stop"]);
+    let status = agent.json(&["record", "--status"]);
+    assert_eq!((&status["state"], &status["error"]), (&"ended".into(), &Value::Null), "{status}");
+    assert_eq!(source(service(&recorded(&status), Transport::Udp, Some(PORT)), "10.77.0.10").packets, 30);
+    let notes = agent.json(&["status"])["notes"].to_string();
+    assert!(!notes.contains("not written"), "{notes}");
+    agent.json(&["record", "--for", "1h"]);
 }
 
 fn a_damaged_recording_is_set_aside_and_reported() {

@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use api::event::seconds_since_1970;
-use api::record::{RecordGap, RecordState, RecordStatus};
+use api::record::{LENGTHS, RecordGap, RecordState, RecordStatus, WRONG_LENGTH};
 use common::packet::Address;
 use common::record::{PART, RecordKey, Recorded};
 use datapath::{LoadError, RecordMaps};
@@ -19,8 +19,8 @@ use crate::suggest::{Collector, Transport};
 
 /// The interval of writes. What was recorded since the last one is lost when the agent is killed.
 const WRITE_EVERY: Duration = Duration::from_secs(300);
-/// The shortest and the longest recording.
-const LENGTHS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(31 * 86_400)];
+/// The interval of attempts to write a recording that has ended.
+const RETRY_EVERY: Duration = Duration::from_secs(10);
 /// After the end of a part, programs that began before it may still count in it.
 const GRACE: u64 = 10_000_000;
 /// A shorter time without the agent is no gap in the file.
@@ -107,15 +107,19 @@ impl Recorder {
     ///
     /// When one is running, the length is invalid, or the file cannot be written.
     pub fn start(&self, length: Duration, interfaces: Vec<String>) -> Result<RecordStatus, String> {
-        if !(LENGTHS[0]..=LENGTHS[1]).contains(&length) {
-            return Err("invalid --for: a recording takes from 1s to 31d".to_owned());
+        if !LENGTHS.contains(&length) {
+            return Err(WRONG_LENGTH.to_owned());
         }
         if self.packets.load().is_none() {
             return Err("this command requires a limit on packets, and the config in effect has none".to_owned());
         }
         let mut running = lock(&self.running);
         if let Some(of) = running.as_ref().filter(|of| !of.thread.is_finished()) {
-            let until = lock(&of.shared.status).ends;
+            let status = lock(&of.shared.status);
+            if status.state == RecordState::Ended {
+                return Err(not_written(&status));
+            }
+            let until = status.ends;
             let until = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(until.max(0.0));
             return Err(format!(
                 "a recording is running until {}: end it with agent record --stop first",
@@ -158,10 +162,11 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// When none is running.
+    /// When none is running, or the file cannot be written.
     pub fn stop(&self) -> Result<RecordStatus, String> {
         self.end(Order::End).ok_or("no recording is running: agent record --for TIME starts one")?;
-        Ok(self.status())
+        let status = self.status();
+        if status.error.is_some() { Err(not_written(&status)) } else { Ok(status) }
     }
 
     /// Writes the file before the agent stops; the next agent continues.
@@ -170,16 +175,19 @@ impl Recorder {
     }
 
     fn end(&self, order: Order) -> Option<()> {
-        let is_running = || lock(&self.running).as_ref().is_some_and(|of| !of.thread.is_finished());
-        if !is_running() {
-            return None;
-        }
-        if let Some(of) = lock(&self.running).as_ref() {
-            *lock(&of.shared.order) = order;
-            of.shared.ordered.notify_all();
+        let running = |of: &&Running| !of.thread.is_finished();
+        {
+            let of = lock(&self.running);
+            let shared = &of.as_ref().filter(running)?.shared;
+            *lock(&shared.order) = order;
+            shared.ordered.notify_all();
         }
         // Without the lock: a disk may take seconds, and the notes must stay readable.
-        while is_running() {
+        let is_executed = || {
+            let of = lock(&self.running);
+            of.as_ref().filter(running).is_none_or(|of| *lock(&of.shared.order) == Order::Continue)
+        };
+        while !is_executed() {
             thread::sleep(Duration::from_millis(5));
         }
         Some(())
@@ -210,6 +218,16 @@ impl Recorder {
         }
         notes
     }
+}
+
+/// The error for a recording that has ended, and is in memory only.
+fn not_written(status: &RecordStatus) -> String {
+    let error = status.error.as_deref().unwrap_or("it is being written");
+    format!(
+        "the recording has ended and is not written yet: {error}; it is tried again every {} s, and at once by agent record \
+         --stop",
+        RETRY_EVERY.as_secs()
+    )
 }
 
 fn status_of(file: &RecordFile, path: &str, state: RecordState) -> RecordStatus {
@@ -296,7 +314,8 @@ impl Recording {
         let mut error = None;
         let order = loop {
             self.turn();
-            let order = wait(shared, self.emptied);
+            // Until the next part is over.
+            let order = wait(shared, (u64::from(self.emptied) + 1) * PART + GRACE);
             if order != Order::Continue {
                 break order;
             }
@@ -311,12 +330,21 @@ impl Recording {
         };
         self.finish();
         self.file.is_ended = order == Order::End;
-        if order == Order::End {
+        let mut state = RecordState::Recording;
+        if self.file.is_ended {
             self.file.ends = self.file.ends.min(seconds_since_1970());
+            state = RecordState::Ended;
         }
-        error = self.write(error.as_ref());
-        let state = if order == Order::End { RecordState::Ended } else { RecordState::Recording };
-        *lock(&shared.status) = self.status(state, error);
+        let mut order = order;
+        loop {
+            error = self.write(error.as_ref());
+            *lock(&shared.status) = self.status(state, error.clone());
+            if error.is_none() || order == Order::Pause {
+                return;
+            }
+            *lock(&shared.order) = Order::Continue;
+            order = wait(shared, monotonic_nanoseconds() + RETRY_EVERY.as_nanos() as u64);
+        }
     }
 
     /// Takes the parts that are over.
@@ -410,18 +438,19 @@ impl Recording {
         let file = RecordFile { collected: self.collector.save(), ..self.file.clone() };
         let error = file.write(&self.directory).err().map(|error| error.to_string());
         if let (Some(error), None) = (&error, before) {
-            tracing::warn!("the recording is not written: {error}; it is tried again every 5 min and at its end");
+            tracing::warn!(
+                "the recording is not written: {error}; it is tried again every 5 min, and every 10 s after its end"
+            );
         }
         error
     }
 }
 
-/// Waits until the part after this one is over, or for an order.
-fn wait(shared: &Shared, part: u32) -> Order {
-    let next = (u64::from(part) + 1) * PART + GRACE;
+/// Waits until an instant of the monotonic clock, or for an order.
+fn wait(shared: &Shared, until: u64) -> Order {
     let mut order = lock(&shared.order);
     loop {
-        let left = next.saturating_sub(monotonic_nanoseconds());
+        let left = until.saturating_sub(monotonic_nanoseconds());
         if left == 0 || *order != Order::Continue {
             return *order;
         }

@@ -14,6 +14,9 @@ pub const TESTS: &[Test] = tests![
     a_refusal_names_the_level_and_its_key,
     a_level_bans_its_prefix_and_spares_exempt_addresses,
     levels_in_observe_mode_refuse_nothing_and_are_counted,
+    a_class_with_a_multiplier_has_a_multiple_of_each_level,
+    a_soft_level_passes_its_share_above_and_counts_it,
+    each_tier_of_a_limit_is_one_of_its_levels,
     a_reload_adds_a_level_and_keeps_the_state_of_the_others,
 ];
 
@@ -142,6 +145,34 @@ fn levels_in_observe_mode_refuse_nothing_and_are_counted() {
     // A packet that one level would refuse is charged to the other as well: of 199 packets, 40 are below the one and 100
     // below the other.
     assert_eq!(levels(&agent, "would_throttle"), [159, 99]);
+}
+
+fn a_class_with_a_multiplier_has_a_multiple_of_each_level() {
+    let network = Network::new();
+    let class = "[[class]]\nname = \"payer\"\nsources = [\"10.77.5.0/24\"]\nmultiplier = 2\n";
+    let agent = network.start("", &format!("{class}{LIMIT}"));
+    burst(&network, &sources(5, 199), 199);
+    assert_eq!((agent.counts("web").0, levels(&agent, "throttled")), (80, vec![119, 0]));
+    // A packet of the class takes half of what another takes: 60 of 100 are left for all.
+    burst(&network, &sources(6, 199), 199);
+    assert_eq!((agent.counts("web").0, levels(&agent, "throttled")), (120, vec![278, 0]));
+    burst(&network, &sources(7, 199), 199);
+    assert_eq!((agent.counts("web").0, levels(&agent, "throttled")[1]), (140, 179));
+}
+
+fn a_soft_level_passes_its_share_above_and_counts_it() {
+    let network = Network::new();
+    let agent = network.start("", &format!("{LIMIT}throttle = {{ soft = \"50%\" }}\n"));
+    burst(&network, &sources(5, 199), 199);
+    assert_eq!((agent.counts("web"), levels(&agent, "over")), ((60, 139), vec![20, 0]));
+    assert_eq!(levels(&agent, "throttled"), [139, 0]);
+}
+
+fn each_tier_of_a_limit_is_one_of_its_levels() {
+    let network = Network::new();
+    let agent = network.start("", &LIMIT.replace("\nlevels", "\ntiers = [\"5/12h\"]\nlevels"));
+    burst(&network, &sources(5, 199), 199);
+    assert_eq!((agent.counts("web"), levels(&agent, "throttled")), ((20, 179), vec![179, 0]));
 }
 
 fn a_reload_adds_a_level_and_keeps_the_state_of_the_others() {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+use testbed::network::run;
 use testbed::tests;
 use testbed::trials::Test;
 
@@ -26,6 +27,7 @@ pub const TESTS: &[Test] = tests![
 /// Tests that require the queueing discipline fq.
 pub const WITH_FQ: &[Test] = tests![
     packets_that_are_shaped_leave_in_order_and_none_too_early,
+    a_level_delays_packets_that_their_own_keys_would_not,
     a_queue_longer_than_fq_allows_a_flow_is_warned_of_and_whole_once_it_does,
 ];
 
@@ -285,6 +287,47 @@ fn packets_that_are_shaped_leave_in_order_and_none_too_early() {
         assert!(time >= earliest, "packet {nth} came after {time:?}, its turn is after {earliest:?}");
     }
     assert_eq!(agent.counts("smooth"), (u64::from(COUNT), 0));
+}
+
+fn a_level_delays_packets_that_their_own_keys_would_not() {
+    const EACH: u8 = 30;
+    let network = Network::new();
+    network.queue_fairly(&[]);
+    let agent = network.start(
+        "",
+        "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 50\nprotocol = \"udp\"\n\
+         algorithm = \"leaky-bucket\"\naction = \"shape\"\nlevels = [{ key = \"all\", factor = 1.5 }]\n",
+    );
+    run("ip", &["-n", network.client(), "addr", "add", "10.77.0.3/16", "dev", "client0"]);
+    network.ip(&["neigh", "replace", "10.77.0.3", "lladdr", "02:00:00:00:77:02", "dev", "weir0", "nud", "permanent"]);
+    let destinations = ["10.77.0.2:9000", "10.77.0.3:9000"];
+    let receivers = destinations.map(|to| network.in_client(|| UdpSocket::bind(to).unwrap()));
+    let start = network.in_server(|| {
+        let socket = UdpSocket::bind("10.77.0.1:0").unwrap();
+        let start = Instant::now();
+        for nth in 0..EACH {
+            for to in destinations {
+                socket.send_to(&[nth], to).unwrap();
+            }
+        }
+        start
+    });
+    std::thread::scope(|scope| {
+        for (place, receiver) in (0..).zip(&receivers) {
+            receiver.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    let mut buffer = [0; 16];
+                    receiver.recv_from(&mut buffer).unwrap();
+                    // All together leave at 150 a second. By its own key, the last packet would leave after 290 ms.
+                    let before = 2 * u64::from(buffer[0]) + place;
+                    let (time, earliest) = (start.elapsed(), Duration::from_nanos(before * 1_000_000_000 / 150));
+                    assert!(time >= earliest, "the packet after {before} others came after {time:?}");
+                }
+            });
+        }
+    });
+    assert_eq!(agent.counts("smooth"), (2 * u64::from(EACH), 0));
 }
 
 /// One flow with more packets waiting than `fq` keeps of a flow unless told to.

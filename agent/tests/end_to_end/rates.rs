@@ -61,7 +61,8 @@ fn reaches(agent: &str, limit: &str, from: From) {
             time: Duration::from_secs(5),
         };
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let measured = flows.measure(&network);
+        // Until then, the sender is slower than the limit.
+        let measured = flows.measure_once(&network, || is_virtual() || agent.counts("tcp").1 > 0);
         let what = format!("{flows:?}: {measured:?}");
         assert!(measured.bytes as f64 <= BURST + RATE * measured.elapsed.as_secs_f64(), "{what}");
         // An emulated CPU may be slower than the limit.

@@ -6,6 +6,7 @@
 
 mod file;
 mod recorder;
+mod recording;
 mod sampling;
 
 pub use file::{RecordFile, RecordFileError, is_recording, note};

@@ -227,13 +227,17 @@ fn a_marked_packet_goes_on_with_its_mark_and_code_point() {
     assert_eq!(agent.limit("dns")["over"]["packets"], 35);
 }
 
+/// A limit that delays packets, up to so many at a time.
+fn smooth(burst: u32) -> String {
+    format!(
+        "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = {burst}\nprotocol = \"udp\"\n\
+         algorithm = \"leaky-bucket\"\naction = \"shape\"\n"
+    )
+}
+
 fn a_limit_that_shapes_says_what_it_needs_and_drops_what_its_queue_does_not_hold() {
     let network = Network::new();
-    let agent = network.start(
-        "",
-        "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 20\nprotocol = \"udp\"\n\
-         algorithm = \"leaky-bucket\"\naction = \"shape\"\n",
-    );
+    let agent = network.start("", &smooth(20));
     let checked = network.command(&["check", network.folder.path().join("limits.toml").to_str().unwrap()]);
     assert!(
         String::from_utf8_lossy(&checked.stderr).contains("on this host: weir0 does not delay packets"),
@@ -259,11 +263,7 @@ fn packets_that_are_shaped_leave_in_order_and_none_too_early() {
     const COUNT: u8 = 50;
     let network = Network::new();
     network.queue_fairly(&[]);
-    let agent = network.start(
-        "",
-        "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 50\nprotocol = \"udp\"\n\
-         algorithm = \"leaky-bucket\"\naction = \"shape\"\n",
-    );
+    let agent = network.start("", &smooth(50));
     assert_eq!(agent.json(&["status"])["notes"].as_array().unwrap().len(), 0, "fq is there");
     let receiver = network.in_client(|| UdpSocket::bind("10.77.0.2:9000").unwrap());
     receiver.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -293,11 +293,8 @@ fn a_level_delays_packets_that_their_own_keys_would_not() {
     const EACH: u8 = 30;
     let network = Network::new();
     network.queue_fairly(&[]);
-    let agent = network.start(
-        "",
-        "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 50\nprotocol = \"udp\"\n\
-         algorithm = \"leaky-bucket\"\naction = \"shape\"\nlevels = [{ key = \"all\", factor = 1.5 }]\n",
-    );
+    let limit = format!("{}levels = [{{ key = \"all\", factor = 1.5 }}]\n", smooth(50));
+    let agent = network.start("", &limit);
     run("ip", &["-n", network.client(), "addr", "add", "10.77.0.3/16", "dev", "client0"]);
     network.ip(&["neigh", "replace", "10.77.0.3", "lladdr", "02:00:00:00:77:02", "dev", "weir0", "nud", "permanent"]);
     let destinations = ["10.77.0.2:9000", "10.77.0.3:9000"];
@@ -335,9 +332,7 @@ fn a_queue_longer_than_fq_allows_a_flow_is_warned_of_and_whole_once_it_does() {
     const COUNT: u64 = 300;
     let network = Network::new();
     network.queue_fairly(&[]);
-    let limit = "[[limit]]\nname = \"smooth\"\ndirection = \"egress\"\nrate = \"100/s\"\nburst = 300\nprotocol = \"udp\"\n\
-                 algorithm = \"leaky-bucket\"\naction = \"shape\"\n";
-    let agent = network.start("", limit);
+    let agent = network.start("", &smooth(300));
     let note = agent.json(&["status"])["notes"][0].as_str().unwrap().to_owned();
     assert!(note.contains("at most 100 packets of a flow") && note.contains("fq flow_limit 300"), "{note}");
     let checked = network.command(&["check", network.folder.path().join("limits.toml").to_str().unwrap()]);

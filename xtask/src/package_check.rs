@@ -14,6 +14,8 @@ use crate::process;
 /// The programs that the package's scripts and the test call.
 const PROGRAMS: [&str; 10] =
     ["dash", "getent", "groupadd", "groupdel", "rm", "rmdir", "cat", "true", "sh", "dpkg-query"];
+/// The largest size of the packaged program.
+const MOST_BYTES: u64 = 22_000_000;
 /// The libraries that the agent may be linked to: the C library and those of every system with one.
 const LIBRARIES: [&str; 6] =
     ["linux-vdso.so", "libc.so", "libm.so", "libgcc_s.so", "ld-linux-x86-64.so", "ld-linux-aarch64.so"];
@@ -44,6 +46,7 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
     }
     ensure!(root.has_group()?, "installed, yet there is no group weir");
     check_libraries(&root.path("usr/bin/agent"))?;
+    check_size(&root.path("usr/bin/agent"))?;
     // Only the libraries of its dependencies.
     root.provide(libraries_of(&root.path("usr/bin/agent"))?)?;
     let version = root.agent(&["--version"])?;
@@ -83,6 +86,14 @@ fn check_libraries(agent: &Path) -> Result<()> {
         let name = name.rsplit('/').next().unwrap_or_default();
         ensure!(LIBRARIES.iter().any(|known| name.starts_with(known)), "the agent is linked to {name}: {linked}");
     }
+    Ok(())
+}
+
+/// Checks that the installed binary has not grown.
+fn check_size(agent: &Path) -> Result<()> {
+    let bytes = fs::metadata(agent).with_context(|| format!("reading {}", agent.display()))?.len();
+    println!("installed  the program has {:.1} MB", bytes as f64 / 1e6);
+    ensure!(bytes <= MOST_BYTES, "the program has {bytes} bytes, and may have {MOST_BYTES}");
     Ok(())
 }
 

@@ -28,6 +28,8 @@ pub struct Arguments {
 #[derive(Clone, Copy)]
 pub enum Profile {
     Release,
+    /// What is packaged: smaller, and slower to build.
+    Dist,
     Debug,
 }
 
@@ -137,6 +139,10 @@ fn build_agent(workspace: &Workspace, profile: Profile, logging: Logging) -> Res
         Profile::Release => {
             build.arg("--release");
             "release"
+        }
+        Profile::Dist => {
+            build.args(["--profile", "dist"]);
+            "dist"
         }
         Profile::Debug => "debug",
     };

@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
-    let built = build::all(&workspace, &toolchain, Profile::Release)?;
+    let built = build::all(&workspace, &toolchain, Profile::Dist)?;
     let packages = packages(&workspace, &built)?;
     if arguments.no_check || !nix::unistd::geteuid().is_root() {
         println!("not tried: installing it into a directory of its own takes root");
@@ -83,8 +83,10 @@ fn make(workspace: &Workspace, built: &Built, folder: &Path, version: Option<&st
     let mut deb = Command::new(DEB.ensure(Detail::Changes)?);
     deb.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &workspace.target);
     deb.args(["--package", "agent", "--no-build", "--locked", "--quiet", "--output"]).arg(folder);
-    if let Profile::Debug = built.profile {
-        deb.args(["--profile", "dev", "--strip", "--fast"]);
+    match built.profile {
+        Profile::Release => {}
+        Profile::Dist => drop(deb.args(["--profile", "dist"])),
+        Profile::Debug => drop(deb.args(["--profile", "dev", "--strip", "--fast"])),
     }
     if let Some(version) = version {
         deb.args(["--deb-version", version]);

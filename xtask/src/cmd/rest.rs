@@ -98,7 +98,7 @@ impl fmt::Display for Figures {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Test, Detail::Changes)?;
-    let built = build::all(&workspace, &toolchain, Profile::Release)?;
+    let built = build::all(&workspace, &toolchain, Profile::Dist)?;
     for (beside, and, most_cpu, most_resident) in [
         (Beside::Nothing, "", MOST_CPU, MOST_RESIDENT),
         (Beside::ClusterAndGroups, ", a cluster and a group", MOST_CPU_TOGETHER, MOST_RESIDENT_TOGETHER),

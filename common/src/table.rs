@@ -8,15 +8,20 @@
 //! same key. With up to seven limits a slot is one cache line, and a set has four. With one limit, four slots are a
 //! cache line and a set is two neighbouring ones. A key is looked up, and inserted if there is room, first in the line
 //! that its hash selects. In a half-full table only one key in a hundred finds its set full; with sets of one line it
-//! would be one in twenty-seven (by the tail of the Poisson distribution). A head is
+//! would be one in twenty-seven (by the tail of the Poisson distribution). That key takes a slot in its alternate set, if
+//! there is room: one of the seven (or three) next to its home set, by its hash. Four keys in ten thousand find both
+//! full. As in a cuckoo filter (Fan, Andersen, Kaminsky and Mitzenmacher, CoNEXT 2014), each set of the two follows from
+//! the other and the tag. A head is
 //!
 //! ```text
-//! 63        32 31    30     16 15        8 7         0
-//! hash         lock  group     refused     passed
+//! 63    33 32    31    30     16 15        8 7         0
+//! hash     home  lock  group     refused     passed
 //! ```
 //!
-//! where each counter is a [`Tally`], whose full steps the caller adds up, and the lock is only used in the first head
-//! of a set. A hash of 0 is a free slot. With slots of two words, which have one state, `refused` counts its refusals.
+//! where each counter is a [`Tally`], whose full steps the caller adds up, and home is 0 for a key in its alternate
+//! set. The lock is in the first head of a set. In the nth other head, the same bit says that keys of this set may be in
+//! the set at distance n; the alternate set of a new key is only read if it is set. If hash and home are 0, the slot is
+//! free. With slots of two words, which have one state, `refused` counts its refusals.
 //! In wider slots each state has a separate byte, in a word before the slot's rings, and `refused` stays 0.
 //!
 //! Updates of states are lock-free. Only taking a slot locks the set, by compare-and-swap with a bounded number of
@@ -25,7 +30,10 @@
 //! The kernel uses this on a BPF array, user space on its own memory, and the tests on both.
 
 use crate::key::{Hash, Key};
-use crate::time::{Ticks, is_alive};
+
+mod claim;
+
+pub use claim::{Claim, Claimed, Request, life_of};
 
 /// The most slots of a set.
 const MOST_SLOTS: u32 = 8;
@@ -43,12 +51,15 @@ pub const LOCK_TRIES: u32 = 64;
 /// The slot of each line that groups of long lives leave to those of short ones, if a table has both.
 const KEPT: u32 = 3;
 
-/// Set in the first head of a set while a CPU takes a slot of it.
+/// In the first head of a set: a CPU is taking a slot of it. In the nth other head: keys of this set may be in its nth
+/// alternate set.
 pub const LOCK: u64 = 1 << 31;
 /// The bits of a head that identify the key.
 const TAG: u64 = !(LOCK | 0xffff);
 const GROUP: u64 = 0x7fff_0000;
 const HASH: u64 = 0xffff_ffff << 32;
+/// Set in the head of a key that is in its home set.
+const AT_HOME: u64 = 1 << 32;
 
 /// The counters in a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,8 +168,8 @@ impl Tag {
     #[inline(always)]
     #[must_use]
     pub fn new(hash: Hash, key: &Key) -> Self {
-        // The lowest bit of the hash is set, so that no key looks like a free slot.
-        Self(hash.0 & HASH | 1 << 32 | u64::from(key.group) << 16 & GROUP)
+        // At home, no key looks like a free slot.
+        Self(hash.0 & HASH | AT_HOME | u64::from(key.group) << 16 & GROUP)
     }
 
     /// The bits of a head that identify its key.
@@ -187,6 +198,19 @@ impl Tag {
         (self.0 >> 33) as u32 & 1
     }
 
+    /// The tag of the same key in its alternate set. For one key in 2³¹, this is a free slot's: it has no alternate set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn in_alternate(self) -> Self {
+        Self(self.0 & !AT_HOME)
+    }
+
+    /// Whether this is the tag of a key in its alternate set.
+    #[inline(always)]
+    const fn is_alternate(self) -> bool {
+        self.0 & AT_HOME == 0 && !Self::is_free(self.0)
+    }
+
     /// Whether this is the head of this key.
     #[inline(always)]
     #[must_use]
@@ -195,39 +219,47 @@ impl Tag {
     }
 }
 
-/// The result of looking for room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// Whether there is a slot, and how it was obtained.
-    pub outcome: Claimed,
-    /// First word of the slot in the set; [`NO_SLOT`] if there is none.
-    pub slot: u32,
-}
-
-/// The result of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claimed {
-    /// A slot that was free, or whose state had decayed. It is locked and belongs to the caller, who writes its states
-    /// and publishes it.
-    Reserved,
-    /// Like `Reserved`, but a key that is no busier than the new one was evicted.
-    Displaced,
-    /// Another CPU has just created a slot for this key.
-    Found,
-    /// All slots of the set are used by busier keys.
-    Full,
-    /// The set stayed locked for longer than a packet may wait.
-    Contended,
-    /// There is no slot, and the key is counted in its cells; the slot's word is the index of the cell to charge.
-    Shared,
-}
-
 impl Shape {
     /// The set of a key: the hash's lower half as a fraction of all sets.
     #[inline(always)]
     #[must_use]
     pub fn set(&self, hash: Hash) -> u32 {
         (((hash.0 & 0xffff_ffff) * u64::from(self.sets)) >> 32) as u32
+    }
+
+    /// The distance between a key's home set and its alternate set: from 1 to the number of a set's other slots.
+    #[inline(always)]
+    const fn distance(&self, tag: Tag) -> u32 {
+        // Bits of the hash that [`Tag::line`] does not use.
+        1 + (((tag.0 >> 34 & 0xff) as u32 * (self.slots() - 1)) >> 8)
+    }
+
+    /// The alternate set of a key in its home set, and the home set of a key in its alternate set. At the end of the
+    /// table it may not exist: then no key is there.
+    #[inline(always)]
+    #[must_use]
+    pub const fn other_set(&self, set: u32, tag: Tag) -> u32 {
+        set ^ self.distance(tag)
+    }
+
+    /// The home set of a key in `set`, and its tag there.
+    #[inline(always)]
+    #[must_use]
+    pub const fn home(&self, set: u32, tag: Tag) -> (u32, Tag) {
+        if tag.is_alternate() { (self.other_set(set, tag), Tag(tag.0 | AT_HOME)) } else { (set, tag) }
+    }
+
+    /// The word of its home set with the mark that a key may be in its alternate set.
+    #[inline(always)]
+    const fn mark(&self, tag: Tag) -> u32 {
+        self.slot(self.distance(tag))
+    }
+
+    /// Whether the key may be in its alternate set.
+    #[inline(always)]
+    #[must_use]
+    pub fn may_be_in_alternate(&self, home: impl Set, tag: Tag) -> bool {
+        home.load(self.mark(tag)) & LOCK != 0
     }
 
     /// The number of sets in the whole table.
@@ -363,105 +395,17 @@ impl Shape {
         NO_SLOT
     }
 
-    /// When the last state of the slot decays, in ticks ahead of now; 0 if it has.
-    #[inline(always)]
-    #[must_use]
-    pub fn life(&self, set: impl Set, slot: u32, now: Ticks) -> Ticks {
-        let mut life = 0;
-        for word in 1..WIDEST_SLOT {
-            if word < self.slot_words {
-                let ahead = life_of(set.load(slot + word), now);
-                if ahead > life {
-                    life = ahead;
-                }
+    /// The set of a key's slot, the key's tag there, and the first word of the slot; [`NO_SLOT`] and the home set if it
+    /// has none.
+    pub fn locate<S: Set>(&self, sets: impl Fn(u32) -> S, home: u32, tag: Tag) -> (u32, Tag, u32) {
+        let slot = self.find(sets(home), tag);
+        if slot == NO_SLOT && self.may_be_in_alternate(sets(home), tag) {
+            let (set, tag) = (self.other_set(home, tag), tag.in_alternate());
+            let slot = self.find(sets(set), tag);
+            if slot != NO_SLOT {
+                return (set, tag, slot);
             }
         }
-        life
+        (home, tag, slot)
     }
-
-    /// Locks the set and reserves a slot for `tag`: a free one, else one that has decayed, else that of the same
-    /// group's key with the shortest life, if that is no longer than `newcomer`, the life of the new key. `displaced`
-    /// is called with the head and the first word of an evicted slot before its states are replaced and after its key
-    /// can no longer be found.
-    ///
-    /// The caller must release a reserved slot with [`Shape::publish`].
-    #[inline(always)]
-    #[must_use]
-    pub fn claim<S: Set>(
-        &self,
-        set: S,
-        tag: Tag,
-        now: Ticks,
-        newcomer: Ticks,
-        is_confined: bool,
-        displaced: impl FnOnce(Tag, u32),
-    ) -> Claim {
-        if !lock(set) {
-            return Claim { outcome: Claimed::Contended, slot: NO_SLOT };
-        }
-        let slot = self.find(set, tag);
-        if slot != NO_SLOT {
-            set.and(0, !LOCK);
-            return Claim { outcome: Claimed::Found, slot };
-        }
-        let mut victim = NO_SLOT;
-        let mut shortest = newcomer;
-        for nth in 0..MOST_SLOTS {
-            // No slot is better than a decayed one.
-            if nth < self.slots() && (victim == NO_SLOT || shortest > 0) && !(is_confined && nth & 3 == KEPT) {
-                let slot = self.nth_of(tag, nth);
-                let head = set.load(slot);
-                let life = if Tag::is_free(head) { 0 } else { self.life(set, slot, now) };
-                // A decayed slot of any group; a live one only of the same group, whose lives are comparable.
-                if life == 0 || (life <= shortest && head & GROUP == tag.0 & GROUP) {
-                    victim = slot;
-                    shortest = life;
-                }
-            }
-        }
-        if victim == NO_SLOT {
-            set.and(0, !LOCK);
-            return Claim { outcome: Claimed::Full, slot: NO_SLOT };
-        }
-        // From here on the old key cannot be found; its states are replaced before the new one can be found.
-        let head = set.exchange(victim, if victim == 0 { LOCK } else { 0 });
-        let outcome = if shortest == 0 { Claimed::Reserved } else { Claimed::Displaced };
-        if shortest > 0 {
-            displaced(Tag::of_head(head), victim);
-        }
-        for word in 1..WIDEST_SLOT {
-            if word < self.slot_words {
-                set.store(victim + word, now);
-            }
-        }
-        Claim { outcome, slot: victim }
-    }
-
-    /// Makes the slot that was reserved for `tag` visible, whose states the caller has written, and unlocks the set.
-    #[inline(always)]
-    pub fn publish(&self, set: impl Set, slot: u32, tag: Tag) {
-        // If it is the first slot, this unlocks the set as well.
-        set.exchange(slot, tag.0);
-        if slot != 0 {
-            set.and(0, !LOCK);
-        }
-    }
-}
-
-/// How far a state lies ahead of now; 0 if it has decayed.
-#[inline(always)]
-#[must_use]
-pub fn life_of(state: u64, now: Ticks) -> Ticks {
-    if is_alive(state, now) { state.wrapping_sub(now) } else { 0 }
-}
-
-/// Counters of the first slot may change while the lock is set, so the lock bit is set and cleared separately.
-#[inline(always)]
-fn lock(set: impl Set) -> bool {
-    for _ in 0..LOCK_TRIES {
-        if set.load(0) & LOCK == 0 && set.fetch_or(0, LOCK) & LOCK == 0 {
-            return true;
-        }
-    }
-    false
 }

@@ -6,7 +6,7 @@ use core::ops::{Deref, DerefMut};
 use common::key::HashSeed;
 use common::limiter::{Algorithm, Moves};
 use common::rule::{Rule, Size};
-use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, NO_SLOT, Set, Shape, SlotCounter, Tag, Tally};
+use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, Set, Shape, SlotCounter, Tag, Tally};
 use common::throttle::{self, Cell, FullTable, Host, Outcome, PackedVerdict, PacketState, Sample, Steps, TableEvent};
 use common::time::{Ticks, is_alive};
 
@@ -393,7 +393,8 @@ extern "C" fn weir_take_back(count: u32) -> u32 {
     0
 }
 
-/// The outcome's number in the upper half, and the slot's word in the lower.
+/// The slot's word in the lower half; then a byte with the outcome's number, and one with whether the slot is in the
+/// alternate set.
 #[inline(always)]
 fn packed(claim: Claim) -> u64 {
     let outcome: u64 = match claim.outcome {
@@ -404,13 +405,13 @@ fn packed(claim: Claim) -> u64 {
         Claimed::Contended => 4,
         Claimed::Shared => 5,
     };
-    outcome << 32 | u64::from(claim.slot)
+    u64::from(claim.is_alternate) << 40 | outcome << 32 | u64::from(claim.slot)
 }
 
 /// The reverse of [`packed`].
 #[inline(always)]
 fn unpacked(claim: u64) -> Claim {
-    let outcome = match claim >> 32 {
+    let outcome = match claim >> 32 & 0xff {
         0 => Claimed::Reserved,
         1 => Claimed::Displaced,
         2 => Claimed::Found,
@@ -418,7 +419,7 @@ fn unpacked(claim: u64) -> Claim {
         4 => Claimed::Contended,
         _ => Claimed::Shared,
     };
-    Claim { outcome, slot: claim as u32 }
+    Claim { outcome, slot: claim as u32, is_alternate: claim >> 40 != 0 }
 }
 
 #[unsafe(no_mangle)]
@@ -434,8 +435,11 @@ extern "C" fn weir_estimate() -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_claim() -> u64 {
-    let full = Claim { outcome: Claimed::Full, slot: NO_SLOT };
-    packed(Kernel.packet_state().map_or(full, |mut packet_state| throttle::claim(&Kernel, &mut packet_state)))
+    packed(
+        Kernel
+            .packet_state()
+            .map_or(Claim::none(Claimed::Full), |mut packet_state| throttle::claim(&Kernel, &mut packet_state)),
+    )
 }
 
 #[unsafe(no_mangle)]

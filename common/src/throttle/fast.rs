@@ -147,7 +147,7 @@ fn look_at_all<H: Steps>(host: &H, packet_state: &mut PacketState) -> Option<u32
         let index = packet_state.span.first + nth;
         let rule = host.rule(index)?;
         if rule.opens_key != 0 {
-            slot = Slot::of(host, &rule.key_of(&packet_state.subject));
+            slot = Slot::at_home(host, &rule.key_of(&packet_state.subject));
         }
         let set = host.set(slot.set)?;
         match peek(host, set, rule, slot, packet_state.now, rule.cost_of(packet_state.subject.size)) {

@@ -49,7 +49,7 @@ pub fn charge_by_bucket<H: Host>(host: &H, packet_state: &mut PacketState) -> Pa
 pub fn look<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) -> bool {
     let Some(rule) = host.rule(packet_state.span.first + nth) else { return true };
     if rule.opens_key != 0 {
-        packet_state.open.slot = Slot::of(host, &rule.key_of(&packet_state.subject));
+        packet_state.open.slot = Slot::at_home(host, &rule.key_of(&packet_state.subject)).or_alternate(host);
     }
     let slot = packet_state.open.slot;
     let cost = rule.cost_of(packet_state.subject.size);

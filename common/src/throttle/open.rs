@@ -20,7 +20,8 @@ pub fn open<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32) {
     let Some(rule) = host.rule(packet_state.span.first + nth) else { return };
     let key = rule.key_of(&packet_state.subject);
     let cost = rule.cost_of(packet_state.subject.size);
-    let slot = if packet_state.is_new != 0 { Slot::for_new(host, &key) } else { Slot::of(host, &key) };
+    let slot = if packet_state.is_new != 0 { Slot::for_new(host, &key) } else { Slot::at_home(host, &key) };
+    let slot = slot.or_alternate(host);
     packet_state.open = Opened::own(slot);
     if slot.exists() {
         return;
@@ -49,6 +50,9 @@ pub fn take<H: Host>(host: &H, packet_state: &mut PacketState, nth: u32, claim: 
     let open = &mut packet_state.open;
     open.wants_slot = 0;
     open.slot.word = claim.slot;
+    if claim.is_alternate {
+        open.slot = open.slot.in_alternate(host);
+    }
     match claim.outcome {
         Claimed::Reserved | Claimed::Displaced => {
             open.is_reserved = 1;

@@ -29,7 +29,7 @@ use super::cells::{CELLS, FullTable, latest, note_latest, raise, raise_cells};
 use super::host::{Host, TableEvent};
 use super::packet_state::PacketState;
 use crate::limiter::Moves;
-use crate::table::{Claim, Claimed, NO_SLOT, Set, Tag, WIDEST_SLOT, life_of};
+use crate::table::{Claim, Claimed, Request, Set, Tag, WIDEST_SLOT, life_of};
 
 /// Reads the key's cells.
 #[inline(always)]
@@ -68,25 +68,34 @@ pub fn estimate<H: FullTable>(host: &H, packet_state: &mut PacketState) {
 pub fn claim<H: Host>(host: &H, packet_state: &mut PacketState) -> Claim {
     let now = packet_state.now;
     let newcomer = &mut packet_state.newcomer;
-    let shared = Claim { outcome: Claimed::Shared, slot: newcomer.cell };
+    let shared = Claim { slot: newcomer.cell, ..Claim::none(Claimed::Shared) };
     if newcomer.stays != 0 {
         return shared;
     }
-    let Some(set) = host.set(newcomer.set) else { return Claim { outcome: Claimed::Full, slot: NO_SLOT } };
+    let Some(set) = host.set(newcomer.set) else { return Claim::none(Claimed::Full) };
     let shape = host.shape();
     let victim = &mut newcomer.victim;
-    let claim = shape.claim(set, newcomer.tag, now, newcomer.life, newcomer.is_slow != 0, |tag, slot| {
-        for (word, state) in (0u32..).zip(victim.iter_mut()) {
-            if word < shape.slot_words {
-                *state = set.load(slot + word);
+    let request =
+        Request { set: newcomer.set, tag: newcomer.tag, life: newcomer.life, is_confined: newcomer.is_slow != 0 };
+    let claim = shape.claim(
+        |number| host.set(number),
+        request,
+        now,
+        |tag, slot| {
+            for (word, state) in (0u32..).zip(victim.iter_mut()) {
+                if word < shape.slot_words {
+                    *state = set.load(slot + word);
+                }
             }
-        }
-        victim[0] = tag.0;
-    });
+            victim[0] = tag.0;
+        },
+    );
     match claim.outcome {
         Claimed::Reserved | Claimed::Displaced if newcomer.used > 0 => {
             let place = shape.cell(newcomer.set, newcomer.tag, newcomer.cell);
-            if let Some(from) = host.set(place.set) {
+            let other = shape.other_set(newcomer.set, newcomer.tag);
+            let own = if claim.is_alternate { host.set(other) } else { Some(set) };
+            if let (Some(set), Some(from)) = (own, host.set(place.set)) {
                 for word in 1..WIDEST_SLOT {
                     if word < shape.slot_words {
                         set.store(claim.slot + word, from.load(place.word + word));
@@ -104,19 +113,20 @@ pub fn claim<H: Host>(host: &H, packet_state: &mut PacketState) -> Claim {
 #[inline(always)]
 pub fn leave<H: Host>(host: &H, packet_state: &PacketState) {
     let newcomer = &packet_state.newcomer;
-    let (tag, now) = (Tag(newcomer.victim[0]), packet_state.now);
+    let now = packet_state.now;
     host.note(TableEvent::Evicted);
     if newcomer.shares == 0 {
         return;
     }
     let shape = host.shape();
+    let (home, tag) = shape.home(newcomer.set, Tag(newcomer.victim[0]));
     let mut longest = 0;
     for (word, state) in (0u32..).zip(&newcomer.victim) {
         let life = life_of(*state, now);
         if word != 0 && word < shape.slot_words && life > 0 {
             longest = if life > longest { life } else { longest };
             for nth in 0..CELLS {
-                let place = shape.cell(newcomer.set, tag, nth);
+                let place = shape.cell(home, tag, nth);
                 if let Some(to) = host.set(place.set) {
                     raise(to, place.word + word, *state, now);
                 }

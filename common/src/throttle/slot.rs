@@ -18,11 +18,29 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The slot of a key; if it has none, [`Slot::for_new`].
+    /// The slot of a key in its home set; if it has none, [`Slot::for_new`].
     #[inline(always)]
-    pub(super) fn of<H: Host>(host: &H, key: &Key) -> Self {
+    pub(super) fn at_home<H: Host>(host: &H, key: &Key) -> Self {
         let place = Self::for_new(host, key);
         host.set(place.set).map_or(place, |set| place.found_in(host, set))
+    }
+
+    /// The same slot, or if there is none, that in the key's alternate set.
+    #[inline(always)]
+    pub(super) fn or_alternate<H: Host>(self, host: &H) -> Self {
+        let is_there = |set| host.shape().may_be_in_alternate(set, self.tag);
+        if self.exists() || !host.set(self.set).is_some_and(is_there) {
+            return self;
+        }
+        let other = self.in_alternate(host);
+        let found = host.set(other.set).map_or(other, |set| other.found_in(host, set));
+        if found.exists() { found } else { self }
+    }
+
+    /// The same slot of the key's alternate set.
+    #[inline(always)]
+    pub(super) fn in_alternate<H: Host>(self, host: &H) -> Self {
+        Self { set: host.shape().other_set(self.set, self.tag), tag: self.tag.in_alternate(), ..self }
     }
 
     /// The same, looked up in its set.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use common::limiter::Instants;
 use common::rule::Rule;
-use common::table::{Claimed, Counted, NO_SLOT, Set, Shape, SlotCounter, Tag, Tally, WIDEST_SLOT};
+use common::table::{Claimed, Counted, NO_SLOT, Request, Set, Shape, SlotCounter, Tag, Tally, WIDEST_SLOT};
 use common::time::is_alive;
 
 use crate::compile::{CarryPlan, StateCarry};
@@ -56,6 +56,12 @@ enum Merge<'c> {
 pub(crate) struct MappedSet<'t> {
     pub(crate) words: &'t Words,
     pub(crate) first: usize,
+}
+
+impl Sources {
+    pub(super) fn mapped(&self, set: u32) -> MappedSet<'_> {
+        MappedSet { words: &self.table, first: self.set(set) }
+    }
 }
 
 impl MappedSet<'_> {
@@ -249,37 +255,50 @@ impl Carry {
 
     /// Copies a slot of the old table's `set` to the new table.
     fn put(&self, set: u32, words: &[u64], carried: &Carried, merge: Merge<'_>) {
-        let tag = Tag::of_head(words[0]);
-        let shape = self.new.shape();
+        let (old, shape) = (self.old.shape(), self.new.shape());
+        let (home, tag) = old.home(set, Tag::of_head(words[0]));
+        if home >= old.sets {
+            // Only a damaged table has such a key.
+            return;
+        }
         let life = |word: &u64| if is_alive(*word, self.now.to) { word.wrapping_sub(self.now.to) } else { 0 };
         let life = carried.words.iter().map(life).max().unwrap_or(0);
-        for set_number in sets(self.old.shape(), shape, set) {
-            let set = MappedSet { words: &self.new.table, first: self.new.set(set_number) };
-            let known = shape.find(set, tag);
-            let claim =
-                if known == NO_SLOT { Some(shape.claim(set, tag, self.now.to, life, false, |_, _| ())) } else { None };
-            match claim.map(|claim| (claim.outcome, claim.slot)) {
-                None => self.merge(set, set_number, known, words[0], carried, merge),
-                Some((Claimed::Found, slot)) => self.merge(set, set_number, slot, words[0], carried, merge),
-                Some((Claimed::Reserved | Claimed::Displaced, slot)) => {
+        let new = |number: u32| self.new.mapped(number);
+        for set in sets(old, shape, home) {
+            let (number, _, known) = shape.locate(new, set, tag);
+            if known != NO_SLOT {
+                self.merge((number, known), words[0], carried, merge);
+                continue;
+            }
+            let request = Request { set, tag, life, is_confined: false };
+            let claim = shape.claim(|number| Some(new(number)), request, self.now.to, |_, _| ());
+            let (number, tag) = shape.claimed(&request, &claim);
+            match claim.outcome {
+                Claimed::Found => self.merge((number, claim.slot), words[0], carried, merge),
+                Claimed::Reserved | Claimed::Displaced => {
+                    let (set, slot) = (new(number), claim.slot);
                     for word in 1..shape.slot_words {
                         set.store(slot + word, carried.words[word as usize]);
                     }
                     for (place, value) in &carried.ring {
-                        self.cell(set_number, slot, *place).store(*value, Ordering::SeqCst);
+                        self.cell(number, slot, *place).store(*value, Ordering::SeqCst);
                     }
                     shape.publish(set, slot, tag);
                     // The count of passed packets; if another CPU changes it meanwhile, it is lost. Refusals are in the
                     // samples that the next policy takes up.
-                    let _ = set.compare_exchange(slot, tag.0, tag.0 | words[0] & 0xff);
+                    let head = set.load(slot);
+                    if Tag::of_head(head) == tag && head & 0xff == 0 {
+                        let _ = set.compare_exchange(slot, head, head | words[0] & 0xff);
+                    }
                 }
                 // The new table is smaller, and full of busier keys.
-                Some((Claimed::Full | Claimed::Contended | Claimed::Shared, _)) => {}
+                Claimed::Full | Claimed::Contended | Claimed::Shared => {}
             }
         }
     }
 
-    fn merge(&self, set: MappedSet<'_>, number: u32, slot: u32, head: u64, carried: &Carried, merge: Merge<'_>) {
+    fn merge(&self, (number, slot): (u32, u32), head: u64, carried: &Carried, merge: Merge<'_>) {
+        let set = self.new.mapped(number);
         let mut is_later = false;
         for state in self.states(head) {
             let first = u32::from(state.to.position);

@@ -7,7 +7,7 @@ use aya::maps::MapData;
 use common::key::Key;
 use common::rule::Rule;
 use common::settings::Settings;
-use common::table::{ELEMENT_WORDS, Place, Shape, Tag, Tally, WIDEST_SLOT};
+use common::table::{ELEMENT_WORDS, NO_SLOT, Place, Shape, Tag, Tally, WIDEST_SLOT};
 use common::throttle::CELLS;
 use common::time::is_alive;
 use memmap2::{MmapOptions, MmapRaw};
@@ -143,11 +143,8 @@ impl Sources {
     #[must_use]
     pub fn find(&self, key: &Key) -> Option<SlotView> {
         let hash = self.settings.seed.hash(key);
-        let tag = Tag::new(hash, key);
-        let set = self.shape().set(hash);
-        (0..self.shape().slots())
-            .filter_map(|nth| self.view(set, self.shape().slot(nth)))
-            .find(|view| tag.matches(view.words[0]))
+        let (set, tag, slot) = self.shape().locate(|set| self.mapped(set), self.shape().set(hash), Tag::new(hash, key));
+        if slot == NO_SLOT { None } else { self.view(set, slot).filter(|view| tag.matches(view.words[0])) }
     }
 
     /// Every slot in use, in the order of the table.

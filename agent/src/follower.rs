@@ -27,6 +27,19 @@ pub struct Watched {
     pub agent: Option<OwnedFd>,
 }
 
+/// A socket that is readable when a signal to end has arrived.
+///
+/// # Errors
+///
+/// When the process has too many open files.
+pub fn signals() -> io::Result<UnixStream> {
+    let (arrived, signals) = UnixStream::pair()?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, arrived.try_clone()?)?;
+    }
+    Ok(signals)
+}
+
 /// Waits on a separate thread, and then calls `end` there: the follower itself may be blocked in a read or a write.
 ///
 /// # Errors

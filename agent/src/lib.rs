@@ -15,6 +15,7 @@ pub mod import;
 pub mod log;
 pub mod manual;
 pub mod page;
+pub mod pcapng;
 pub mod protect;
 pub mod replay;
 pub mod server;

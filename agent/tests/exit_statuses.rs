@@ -73,6 +73,7 @@ const WITHOUT_AGENT: &[&str] = &[
     "record",
     "record --stop",
     "record --status",
+    "record --capture {}/new.pcapng",
     "groups",
     "groups freeze web",
     "usage",
@@ -105,6 +106,15 @@ const WITH_AGENT: &[Row] = &[
     ("record --stop --for 1h", 2),
     ("record --for soon", 2),
     ("suggest --from {}/missing.pcap {}/missing.pcap", 2),
+    ("record --sample 1/100", 2),
+    ("record --capture {}/new.pcapng --sample 1/0", 2),
+    ("record --capture {}/new.pcapng --of some", 2),
+    ("record --capture {}/new.pcapng --max-size 9", 2),
+    ("record --capture {}/new.pcapng --for 25h", 2),
+    ("record --capture {}/limits.toml", 2),
+    ("record --capture - --json", 2),
+    // Nothing is captured, either.
+    ("record --capture {}/new.pcapng", 1),
     // Nothing is recorded without a limit on packets.
     ("record --for 1h", 1),
     ("record --stop", 1),

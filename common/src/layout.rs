@@ -2,6 +2,7 @@
 
 use crate::ban::Ban;
 use crate::buffer::BufferLayout;
+use crate::capture::{CaptureSettings, Captured};
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters, Traffic};
 use crate::essential::PacketBucket;
 use crate::event::Event;
@@ -45,7 +46,9 @@ no_padding!(PrefixRoot: u64, [u32; 4]);
 no_padding!(PrefixRoots: [PrefixRoot; 2]);
 no_padding!(Chunk: [u64; CHUNK_WORDS]);
 no_padding!(Line: [u64; LINE_WORDS]);
-no_padding!(Runtime: u64, u32, u32, u64);
+no_padding!(Runtime: u64, u32, u32, u64, CaptureSettings);
+no_padding!(CaptureSettings: u64, [u64; 2], u32, u32);
+no_padding!(Captured: u64, [u32; 4]);
 no_padding!(RecordKey: u64, u64, u32, u16, u16);
 no_padding!(Recorded: [u64; 5]);
 no_padding!(Traffic: u64, u64);

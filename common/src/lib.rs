@@ -5,6 +5,7 @@
 
 pub mod ban;
 pub mod buffer;
+pub mod capture;
 pub mod counters;
 pub mod essential;
 pub mod event;

@@ -3,6 +3,7 @@
 //! They are read-only when the program is verified, so that the verifier removes unused parts of the program.
 
 use crate::buffer::BufferLayout;
+use crate::capture::CaptureSettings;
 use crate::essential::PacketBucket;
 use crate::key::HashSeed;
 use crate::prefix::PrefixRoots;
@@ -154,6 +155,8 @@ pub struct Runtime {
     pub record: u32,
     /// The clock in nanoseconds where [`Settings::given_clock`] is set.
     pub nanoseconds: u64,
+    /// The capture of packets.
+    pub capture: CaptureSettings,
 }
 
 /// The properties of a table that a policy must share to reuse it. Pinned beside the table.

@@ -7,6 +7,7 @@
 
 mod answer;
 mod atomics;
+mod capture;
 mod clock;
 mod context;
 mod maps;
@@ -22,6 +23,7 @@ use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, x
 use aya_ebpf::helpers::generated::bpf_redirect;
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
+use common::capture::Captured;
 use common::packet::{Depth, Direction, Link, parse};
 use common::program::{Case, PacketVerdict};
 use common::rule::Action;
@@ -73,11 +75,17 @@ fn express(context: *mut xdp_md) -> u32 {
     let mut case = Case::new(interface);
     let verdict = case.evaluate(&Kernel, &XdpFrame::new(context), Link::Ethernet, Direction::Ingress);
     trace::driver_frame(context, &verdict);
-    match verdict {
-        PacketVerdict::Passed(_) => XDP_PASS,
-        PacketVerdict::Refused(rule, _) if replies(rule) && answer_driver_frame(context) != 0 => XDP_TX,
-        PacketVerdict::Refused(..) | PacketVerdict::Dropped => XDP_DROP,
-    }
+    let rule = match verdict {
+        PacketVerdict::Passed(_) => {
+            capture::driver_frame(context, 0);
+            return XDP_PASS;
+        }
+        PacketVerdict::Refused(rule, _) => rule,
+        PacketVerdict::Dropped => NO_RULE,
+    };
+    // Before a reply takes the packet's place.
+    capture::driver_frame(context, Captured::REFUSED);
+    if replies(rule) && answer_driver_frame(context) != 0 { XDP_TX } else { XDP_DROP }
 }
 
 #[inline(always)]
@@ -92,20 +100,25 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
     let mut case = Case::new(interface);
     let verdict = case.evaluate(&Kernel, &TcFrame::new(context), link, direction());
     trace::stack_frame(context, link, &verdict);
-    match verdict {
+    let rule = match verdict {
         PacketVerdict::Passed(passage) => {
             send_on(context, link, passage);
+            capture::stack_frame(context, link, 0);
             // The next program of the chain decides.
-            TC_ACT_UNSPEC
+            return TC_ACT_UNSPEC;
         }
-        PacketVerdict::Refused(rule, _) if replies(rule) && reply(context, link) => {
-            // A reply returns to its packet's origin: out again, or back to the program that sent it.
-            let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
-            // SAFETY: the context of this program's call; the helper only stores the interface.
-            unsafe { bpf_redirect((*context).ifindex, flags) as i32 }
-        }
-        PacketVerdict::Refused(..) | PacketVerdict::Dropped => TC_ACT_SHOT,
+        PacketVerdict::Refused(rule, _) => rule,
+        PacketVerdict::Dropped => NO_RULE,
+    };
+    // Before a reply takes the packet's place.
+    capture::stack_frame(context, link, Captured::REFUSED);
+    if replies(rule) && reply(context, link) {
+        // A reply returns to its packet's origin: out again, or back to the program that sent it.
+        let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
+        // SAFETY: the context of this program's call; the helper only stores the interface.
+        return unsafe { bpf_redirect((*context).ifindex, flags) as i32 };
     }
+    TC_ACT_SHOT
 }
 
 /// Turns the refused frame into its reply; `false` if there is none.
@@ -144,6 +157,9 @@ fn set_dscp_of_frame(context: *mut __sk_buff, dscp: u32) -> u32 {
 fn set_dscp_of_packet(context: *mut __sk_buff, dscp: u32) -> u32 {
     set_dscp(context, Link::RawIp, dscp)
 }
+
+/// The rule of a packet that none refused. A number, so that no part of the verdict is read that was not written.
+const NO_RULE: u32 = u32::MAX;
 
 /// Whether the rule replies to refused packets.
 #[inline(always)]

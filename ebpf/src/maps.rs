@@ -2,7 +2,7 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_F_RDONLY_PROG};
-use aya_ebpf::btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
+use aya_ebpf::btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerfEventArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
 use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
@@ -117,6 +117,14 @@ pub static RECORD_ODD: HashMap<RecordKey, Recorded, 1, ON_DEMAND> = HashMap::new
 /// Packets of sources that found no room.
 #[btf_map]
 pub static RECORD_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
+
+/// Captured packets: a ring for each CPU, which the agent allocates for a capture.
+#[btf_map]
+pub static CAPTURE: PerfEventArray = PerfEventArray::new();
+
+/// Packets of a capture that found no room.
+#[btf_map]
+pub static CAPTURE_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 /// The working state of a packet with several rules.
 #[btf_map]

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use api::capture::{CaptureOf, SAMPLES};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use config::units;
 use decide::Wait;
 use ipnet::IpNet;
 
@@ -83,6 +85,35 @@ fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map(Duration::from_secs);
     let duration = seconds.or_else(|_| humantime::parse_duration(text));
     duration.map_err(|_| "write seconds, or a time such as 10m or 2h30m".to_owned())
+}
+
+/// Parses a sample: one in so many.
+fn sample(text: &str) -> Result<u32, &'static str> {
+    let number = text.strip_prefix("1/").and_then(|number| number.parse().ok());
+    number.filter(|number| SAMPLES.contains(number)).ok_or("write 1/1 for all sources, or from 1/2 to 1/1000000")
+}
+
+/// Parses a size in bytes.
+fn size(text: &str) -> Result<u64, String> {
+    units::size(text).map_err(|wrong| format!("{}; {}", wrong.message, wrong.help))
+}
+
+/// The packets of `agent record --capture`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Captured {
+    /// Those that Weir refuses
+    Refused,
+    /// All that Weir's kernel programs receive
+    All,
+}
+
+impl From<Captured> for CaptureOf {
+    fn from(of: Captured) -> Self {
+        match of {
+            Captured::Refused => Self::Refused,
+            Captured::All => Self::All,
+        }
+    }
 }
 
 /// A request for `agent decide`.
@@ -381,12 +412,31 @@ pub enum Command {
         after_help = "For each protocol and local port, the agent counts each source's packets, bytes, connections and \
         requests in its busiest second, 10 s, minute, 10 min and hour; refused packets too. agent suggest prints limits for \
         them. The recording ends by itself, and continues after a restart of the agent. A new one replaces it, and keeps it \
-        as recording.previous."
+        as recording.previous.\n\n\
+        --capture writes packets instead, as pcapng for agent replay: the first 128 bytes of each, with time, interface, \
+        direction and verdict. With --sample 1/100, it has all packets of one in 100 sources (IPv6: /64), so that their rates are \
+        whole. It ends after --for, at --max-size, or with this command, and the file is complete until then.\n\n\
+        Exit status: 0 done; 1 it failed, or the capture ended early; 2 wrong usage."
     )]
     Record {
-        /// For how long, from 1s to 31d; default: 24h
+        /// For how long, from 1s to 31d; default: 24h. For --capture to 24h; default: 10m
         #[arg(long = "for", value_name = "TIME", value_parser = duration)]
         duration: Option<Duration>,
+        /// Write packets to a new file instead; - is standard output
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["stop", "status"])]
+        capture: Option<PathBuf>,
+        /// Capture one in so many sources, such as 1/100
+        #[arg(long, value_name = "1/N", default_value = "1/1", requires = "capture", value_parser = sample)]
+        sample: u32,
+        /// Capture the refused packets or all
+        #[arg(long, value_name = "PACKETS", default_value = "refused", requires = "capture")]
+        of: Captured,
+        /// End the capture before its file is larger
+        #[arg(long, value_name = "SIZE", default_value = "100MiB", requires = "capture", value_parser = size)]
+        max_size: u64,
+        /// Replace an existing file
+        #[arg(long, requires = "capture")]
+        force: bool,
         /// End the recording now
         #[arg(long, conflicts_with_all = ["duration", "status"])]
         stop: bool,

@@ -6,10 +6,11 @@ use api::request::Request;
 
 use super::exit::usage;
 use super::{
-    ask, ban, check, decide, detach, doctor, events, groups, import, package, record, reload, replay, run, suggest,
-    top, trace,
+    ask, ban, capture, check, decide, detach, doctor, events, groups, import, package, record, reload, replay, run,
+    suggest, top, trace,
 };
 use crate::cli::arguments::{Cli, Command, ConfigFile, Options};
+use crate::pcapng::Sample;
 
 /// Executes a command line.
 ///
@@ -63,7 +64,11 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Try { duration, .. } => reload::try_config(&config, duration, options),
         Command::Confirm => reload::confirm(options),
         Command::Revert => reload::revert(options),
-        Command::Record { duration, stop, status } => {
+        Command::Record { capture: Some(file), duration: length, sample: one_in, of, max_size, force, .. } => {
+            let sample = Sample { one_in, of: of.into() };
+            capture::capture(&capture::Wanted { file, sample, most_bytes: max_size, length, force }, options)
+        }
+        Command::Record { duration, stop, status, .. } => {
             record::record(duration, record::Wanted::of(stop, status), options)
         }
         Command::Replay(question) => replay::replay(&config, &question, options.json.into()),

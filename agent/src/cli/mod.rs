@@ -3,6 +3,7 @@
 pub mod arguments;
 mod ask;
 mod ban;
+mod capture;
 mod check;
 mod decide;
 mod detach;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use api::capture::CaptureOf;
 use api::record::RecordStatus;
 use api::request::Request;
 use host::StateDirectory;
@@ -74,6 +75,9 @@ fn recorded(file: &Path, question: &Suggest, print: Print) -> anyhow::Result<Exi
         compression: Some("zstd".to_owned()),
         packets: traffic.packets,
         skipped: recording.lost,
+        one_in: None,
+        of: None,
+        lost: 0,
         error: None,
     };
     let found = question.interface.clone().map_or_else(|| recording.interfaces.clone(), |interface| vec![interface]);
@@ -106,6 +110,14 @@ fn captured(question: &Suggest, captures: &[PathBuf], print: Print) -> anyhow::R
         return Ok(usage(&error));
     }
     let read = Report::of(&outcome, &[], &[]);
+    if let Some(refused) = read.captures.iter().find(|capture| capture.of == Some(CaptureOf::Refused)) {
+        eprintln!(
+            "error: {}: too little data: it has only refused packets, without those of polite sources; capture all with agent \
+             record --capture FILE --of all",
+            refused.file
+        );
+        return Ok(ExitCode::FAILURE);
+    }
     for error in read.captures.iter().filter_map(|capture| capture.error.as_ref()) {
         eprintln!("error: {error}");
     }

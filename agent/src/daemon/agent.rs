@@ -15,6 +15,7 @@ use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use notifications::Notifier;
 
+use super::capture::Capturer;
 use super::cluster_bans::bans_for_cluster;
 use super::cluster_packets::for_cluster;
 use super::crowdsec::Bouncer;
@@ -59,6 +60,7 @@ pub struct Agent {
     pub(super) state: Arc<Keeping>,
     pub(super) counter_resets: AtomicU64,
     pub(super) tracer: Tracer,
+    pub(super) capturer: Capturer,
     pub(super) recorder: Recorder,
     pub(super) lists: Arc<BanLists>,
 }
@@ -89,6 +91,7 @@ impl Agent {
         let sharer = Arc::new(ArcSwapOption::new(sharer.map(Arc::new)));
         let (started, counter_resets) = (Instant::now(), AtomicU64::new(0));
         let tracer = Tracer::new(Arc::clone(&packets));
+        let capturer = Capturer::new(Arc::clone(&packets));
         Self {
             file,
             started,
@@ -106,6 +109,7 @@ impl Agent {
             state,
             counter_resets,
             tracer,
+            capturer,
             recorder,
             lists,
         }

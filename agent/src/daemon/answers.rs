@@ -5,21 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::capture::CaptureOf;
 use api::cluster::ClusterStatus;
 use api::list::ListStatus;
 use api::record::RecordStatus;
 use api::request::{BanOrder, Banned, CountersReset, Request, Reset, Unbanned};
 use api::source::ClassOrigin;
-use config::{PrefixKey, policy, prefix};
+use config::policy::{self, Mode};
+use config::{PrefixKey, prefix};
 use notifications::Notifier;
 
 use super::agent::Agent;
 use super::ban_events::ordered;
+use super::capture::CaptureParts;
 use super::packets::PacketEngine;
 use super::reload::Cause;
 use super::trace::Verdicts;
 use crate::daemon::events::{Follower, Subscription};
 use crate::geo::ClassLists;
+use crate::pcapng::Sample;
 use crate::server::control::Handler;
 use crate::stats::{
     ClassShare, Extent, LimitDefinition, LimitStatus, SourceStatus, Status, View, ViewQuery, monotonic_nanoseconds,
@@ -242,8 +246,9 @@ impl Handler for Agent {
             Request::StopRecording => json(self.recorder.stop()?),
             Request::Recording => json(self.recorder.status()),
             Request::Events => json(self.events.recent().iter().map(|event| &**event).collect::<Vec<_>>()),
-            Request::Follow { .. } | Request::Trace { .. } => {
-                Err("events and verdicts are followed line by line, which needs another connection".to_owned())
+            Request::Follow { .. } | Request::Trace { .. } | Request::Capture { .. } => {
+                Err("events, verdicts and captures are followed line by line, which needs another connection"
+                    .to_owned())
             }
             Request::Groups => json(self.groups.statuses()),
             Request::Usage { group, from, to } => {
@@ -270,6 +275,13 @@ impl Handler for Agent {
 
     fn trace(&self, source: IpAddr) -> Result<Verdicts, String> {
         self.tracer.follow(source)
+    }
+
+    fn capture(&self, sample: Sample, length: Duration) -> Result<CaptureParts, String> {
+        let mode = self.changing.live().config().agent.mode;
+        let refuses_nothing = mode == Mode::Observe && sample.of == CaptureOf::Refused;
+        let note = "the config in effect only observes, so that no limit refuses a packet: capture all with --of all";
+        self.capturer.start(sample, length, refuses_nothing.then(|| note.to_owned()).into_iter().collect())
     }
 
     fn follow(&self, last: usize, follower: Follower) -> Result<Subscription, String> {

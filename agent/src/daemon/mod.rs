@@ -3,6 +3,7 @@
 mod agent;
 mod answers;
 mod ban_events;
+pub mod capture;
 mod cluster_bans;
 mod cluster_packets;
 pub mod crowdsec;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use common::packet::Direction;
 
-use super::capture::{Capture, CaptureError, CapturedPacket, InterfaceNames, Skipped};
+use super::capture::{Capture, CaptureError, CapturedPacket, InterfaceNames, Origin, Skipped};
 use super::clock::Clock;
 use super::comparison::Comparison;
 use super::direction::Local;
@@ -41,6 +41,7 @@ pub struct ReadCapture {
     /// Packets read.
     pub packets: u64,
     pub skipped: Skipped,
+    pub origin: Origin,
     /// Why it could not be read, or not to its end.
     pub error: Option<CaptureError>,
 }
@@ -100,6 +101,7 @@ pub fn read(
             compression: None,
             packets: 0,
             skipped: Skipped::default(),
+            origin: Origin::default(),
             error: None,
         };
         match Capture::open(path, &mut outcome.interfaces) {
@@ -141,6 +143,7 @@ pub fn read(
     for (place, capture) in &open {
         let read = &mut outcome.captures[*place];
         (read.packets, read.skipped) = (capture.packets(), capture.skipped().clone());
+        read.origin = capture.origin();
     }
     outcome
 }

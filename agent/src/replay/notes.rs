@@ -1,9 +1,12 @@
 //! Notes about a replay for the operator.
 
+use api::capture::CaptureOf;
 use config::human::number;
 
 use super::Outcome;
+use super::capture::Origin;
 use super::evaluation::Evaluation;
+use crate::pcapng::Sample;
 
 /// The most link types that a note lists.
 const LISTED_TYPES: usize = 5;
@@ -49,6 +52,7 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
     note(troubles.without_time, "packet", "without a time: evaluated at the previous packet's time");
     for read in &outcome.captures {
         let file = read.path.display();
+        notes.extend(of_origin(read.origin).into_iter().map(|note| format!("{file}: {note}")));
         if !read.skipped.link_types.is_empty() {
             let packets = counted(read.skipped.link_types.values().sum(), "packet");
             let types: Vec<String> = read.skipped.link_types.keys().take(LISTED_TYPES).map(u32::to_string).collect();
@@ -82,6 +86,31 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
     notes
 }
 
+/// What a capture of `agent record --capture` lacks.
+fn of_origin(origin: Origin) -> Vec<String> {
+    let Some(Sample { one_in, of }) = origin.sample else { return Vec::new() };
+    let mut notes = Vec::new();
+    if one_in > 1 {
+        notes.push(format!(
+            "a sample of one in {} sources: their own rates are whole; totals, and limits that several sources share, have \
+             only about 1/{} of the traffic",
+            number(one_in.into()),
+            number(one_in.into())
+        ));
+    }
+    if of == CaptureOf::Refused {
+        notes.push(
+            "only refused packets: those that passed are missing, so that a limit refuses less here than it did; capture \
+             all with --of all"
+                .to_owned(),
+        );
+    }
+    if origin.lost > 0 {
+        notes.push(format!("{} missing, which the capture lost", counted(origin.lost, "packet")));
+    }
+    notes
+}
+
 /// `1 packet`, `2,000 packets`; text after the noun is kept.
 fn counted(count: u64, what: &str) -> String {
     let (head, tail) = what.split_once(' ').filter(|(head, _)| *head == "limit").unwrap_or((what, ""));
@@ -93,6 +122,16 @@ fn counted(count: u64, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capture_says_what_it_lacks() {
+        let origin = |one_in, of, lost| Origin { sample: Some(Sample { one_in, of }), lost };
+        assert!(of_origin(Origin::default()).is_empty());
+        assert!(of_origin(origin(1, CaptureOf::All, 0)).is_empty());
+        let notes = of_origin(origin(100, CaptureOf::Refused, 2_000));
+        assert!(notes[0].starts_with("a sample of one in 100 sources") && notes[1].starts_with("only refused packets"));
+        assert_eq!(notes[2], "2,000 packets missing, which the capture lost");
+    }
 
     #[test]
     fn one_of_a_thing_is_not_several() {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use api::capture::CaptureOf;
 use common::counters::Counters;
 use common::key::Key;
 use common::network;
@@ -57,6 +58,12 @@ pub struct CaptureReport {
     pub packets: u64,
     /// Packets skipped: of unsupported link types, or truncated within the capture's own header.
     pub skipped: u64,
+    /// One in this many sources is in a capture of `agent record --capture`; `null` for other captures.
+    pub one_in: Option<u32>,
+    /// The packets in it.
+    pub of: Option<CaptureOf>,
+    /// Its packets that were lost while it was captured.
+    pub lost: u64,
     /// Why it could not be read, or not to its end.
     pub error: Option<String>,
 }
@@ -238,6 +245,9 @@ impl CaptureReport {
             compression: read.compression.map(str::to_owned),
             packets: read.packets,
             skipped: read.skipped.link_types.values().sum::<u64>() + read.skipped.headerless,
+            one_in: read.origin.sample.map(|sample| sample.one_in),
+            of: read.origin.sample.map(|sample| sample.of),
+            lost: read.origin.lost,
             error: read.error.as_ref().map(ToString::to_string),
         }
     }

@@ -1,7 +1,6 @@
 //! The view on a terminal: queries the agent, reads keys and draws until it ends.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::process::exit;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, OnceLock};
@@ -83,11 +82,7 @@ pub fn run(client: Client, (theme, glyphs): (Theme, Glyphs), sort: Sort) -> anyh
 
 /// The reason why the view must end, once set. Ends the process itself if the view is blocked.
 fn watch_for_the_end(client: &Client) -> anyhow::Result<Arc<OnceLock<End>>> {
-    let (arrived, signals) = UnixStream::pair().context("waiting for signals")?;
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
-        let arrived = arrived.try_clone().context("waiting for signals")?;
-        signal_hook::low_level::pipe::register(signal, arrived).context("waiting for signals")?;
-    }
+    let signals = follower::signals().context("waiting for signals")?;
     let end = Arc::new(OnceLock::new());
     let noted = Arc::clone(&end);
     let watched = Watched { signals: Some(signals), agent: client.process() };

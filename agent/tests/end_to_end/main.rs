@@ -3,6 +3,7 @@
 mod actions;
 mod bans;
 mod bouncer;
+mod capture;
 mod cluster;
 mod counting;
 mod crowdsec;
@@ -58,7 +59,7 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 22] = [
+const ON_KERNELS: [&[Test]; 23] = [
     levels::TESTS,
     lists::TESTS,
     limits::TESTS,
@@ -81,6 +82,7 @@ const ON_KERNELS: [&[Test]; 22] = [
     stacked::TESTS,
     memory::TESTS,
     record::TESTS,
+    capture::TESTS,
 ];
 /// Tests of the agent, with the same results on every kernel.
 const ON_ANY_KERNEL: [&[Test]; 21] = [

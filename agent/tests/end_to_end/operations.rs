@@ -101,6 +101,7 @@ fn the_group_may_ask_and_only_root_may_change() {
         &["trace", "10.77.0.7"],
         &["record"],
         &["record", "--stop"],
+        &["record", "--capture", "/nowhere/a.pcapng"],
     ] {
         let output = as_nobody(&network, arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");

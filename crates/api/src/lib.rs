@@ -3,6 +3,7 @@
 //! Names of fields are what `--json` prints: they are added to, and never renamed.
 
 pub mod attack;
+pub mod capture;
 pub mod cluster;
 pub mod crowdsec;
 pub mod decide;

@@ -76,6 +76,15 @@ pub enum Request {
     StopRecording,
     /// [`crate::record::RecordStatus`].
     Recording,
+    /// [`crate::capture::CapturePart`]s, one document a line, until the capture ends; a client that closes its side of the
+    /// connection for writing ends it.
+    Capture {
+        /// One in this many sources is captured; 1: all packets are.
+        one_in: u32,
+        of: crate::capture::CaptureOf,
+        /// Its longest time.
+        for_seconds: f64,
+    },
     /// A list of the remembered [`crate::event::Event`]s.
     Events,
     /// [`crate::event::Event`]s, one document a line, until the client disconnects.
@@ -117,6 +126,8 @@ impl Request {
             Self::Decide { .. } => true,
             Self::Reset { .. } | Self::ResetLimit { .. } | Self::ResetCounters => false,
             Self::Reload { .. } | Self::Try { .. } | Self::Compare | Self::Confirm | Self::Revert => false,
+            // Packets are other users' data.
+            Self::Capture { .. } => false,
             // It changes what the kernel programs log, and shows other users' traffic.
             Self::Trace { .. } => false,
             Self::Ban { .. } | Self::Unban { .. } | Self::UnbanAll | Self::Emergency { .. } => false,

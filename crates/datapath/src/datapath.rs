@@ -20,6 +20,7 @@ use crate::hooks::pins::{self, PinDirectory};
 use crate::hooks::trouble::Trouble;
 use crate::maps::access::{array_of, map_mut};
 use crate::maps::bans::Bans;
+use crate::maps::capture::CaptureRings;
 use crate::maps::events::EventRing;
 use crate::maps::lists::{self, ListMap};
 use crate::maps::own::OwnAddresses;
@@ -41,6 +42,7 @@ pub struct Datapath {
     shares: BTreeMap<usize, Share>,
     events: Arc<EventRing>,
     record: Arc<RecordMaps>,
+    capture: Arc<CaptureRings>,
     trace: Option<TraceRing>,
     pub(crate) attached: Vec<Attached>,
     /// The addresses in the kernel's map.
@@ -144,6 +146,7 @@ impl Datapath {
         let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
         let events = Arc::new(EventRing::take(&mut ebpf)?);
         let record = Arc::new(RecordMaps::take(&mut ebpf)?);
+        let capture = Arc::new(CaptureRings::take(&mut ebpf)?);
         let trace = TraceRing::take(&mut ebpf)?;
         Ok(Self {
             ebpf,
@@ -153,6 +156,7 @@ impl Datapath {
             shares: Default::default(),
             events,
             record,
+            capture,
             trace,
             attached: Vec::new(),
             own: OwnAddresses::default(),
@@ -171,6 +175,12 @@ impl Datapath {
     #[must_use]
     pub fn record(&self) -> &Arc<RecordMaps> {
         &self.record
+    }
+
+    /// The rings of captured packets.
+    #[must_use]
+    pub fn capture(&self) -> &Arc<CaptureRings> {
+        &self.capture
     }
 
     /// The log of verdicts, if the programs are of a trace build.

@@ -89,6 +89,9 @@ pub enum LoadError {
     /// The counters of a recording cannot be read.
     #[error("reading the counters of the recording failed: {0}")]
     Record(#[source] io::Error),
+    /// Packets cannot be captured.
+    #[error("capturing packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it")]
+    Capture(String),
     /// The kernel has no memory for ban lists.
     #[error("creating a map of {bytes} bytes for ban lists failed: {source}")]
     Lists { bytes: u64, source: io::Error },

@@ -37,6 +37,7 @@ pub use hooks::pins::PinDirectory;
 pub use hooks::queueing::lacking_for_shape;
 pub use hooks::trouble::Trouble;
 pub use maps::bans::Bans;
+pub use maps::capture::{CaptureRings, CapturedPacket, new_capture};
 pub use maps::events::{EventRing, MOST_AT_ONCE};
 pub use maps::generation::{Generation, Generations};
 pub use maps::lists::ListMap;

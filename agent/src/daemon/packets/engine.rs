@@ -1,13 +1,14 @@
 //! The engine of limits on packets.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use api::trace::TraceLine;
 use arc_swap::ArcSwapOption;
 use cluster::{BusySource, Elsewhere, Usage};
 use common::ban::Ban;
+use common::capture::CaptureSettings;
 use common::counters::Traffic;
 use common::settings::Runtime;
 use common::trace::TracedSources;
@@ -16,8 +17,8 @@ use datapath::bans::{By, Why};
 use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use datapath::{
-    AttachError, AttachMode, BanEntry, Datapath, EventRing, ListMap, LoadError, PinDirectory, PinLock, RecordMaps,
-    SavedTable, Turn,
+    AttachError, AttachMode, BanEntry, CaptureRings, Datapath, EventRing, ListMap, LoadError, PinDirectory, PinLock,
+    RecordMaps, SavedTable, Turn,
 };
 
 use super::change::{Change, wait_for_packets};
@@ -224,9 +225,9 @@ impl PacketEngine {
             }
         }
         // Nor would any empty the counters of recorded sources.
-        let runtime = Runtime { record: 0, ..in_effect.runtime };
+        let runtime = Runtime { record: 0, capture: CaptureSettings::default(), ..in_effect.runtime };
         if let Err(error) = in_effect.set_runtime(runtime) {
-            tracing::warn!("ending the recording in the kernel failed: {error}");
+            tracing::warn!("ending the recording and the capture in the kernel failed: {error}");
         }
         if in_effect.config.agent.on_exit == OnExit::Detach {
             in_effect.ingress.detach()?;
@@ -321,6 +322,25 @@ impl PacketEngine {
         let runtime = Runtime { record: one_in, ..in_effect.runtime };
         in_effect.set_runtime(runtime)?;
         Ok(Arc::clone(in_effect.ingress.record()))
+    }
+
+    /// Lets the kernel programs capture packets, or none with the default; returns their rings.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be written, or there is no memory for the rings.
+    pub fn capture(&self, settings: CaptureSettings) -> Result<Vec<Arc<CaptureRings>>, LoadError> {
+        self.lock().capture(settings)
+    }
+
+    /// The same, unless the policy is being changed or read: then `None`.
+    #[must_use]
+    pub fn try_capture(&self, settings: CaptureSettings) -> Option<Result<Vec<Arc<CaptureRings>>, LoadError>> {
+        match self.in_effect.try_lock() {
+            Ok(mut in_effect) => Some(in_effect.capture(settings)),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner().capture(settings)),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Lets the kernel programs log verdicts on exactly these sources; `false` if they log none at all.

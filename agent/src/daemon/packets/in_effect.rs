@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::request::CountersReset;
 use cluster::bans::BanOutbox;
+use common::capture::CaptureSettings;
 use common::counters::{BYPASS_ROWS, KeyStatistics};
 use common::packet::Direction;
 use common::settings::{Runtime, TableIdentity};
@@ -12,7 +13,7 @@ use config::policy::Config;
 use datapath::bans::BanList;
 use datapath::compile::Plan;
 use datapath::memory::{Footprint, Lasting};
-use datapath::{AttachError, Datapath, Generation, LoadError, PinDirectory};
+use datapath::{AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory};
 use host::load::{HostLoad, ROOM, RoomDecision};
 
 use super::change::Change;
@@ -130,6 +131,11 @@ impl InEffect {
     ) -> Result<Vec<String>, AttachError> {
         let put = |change: &mut Change| {
             for datapath in std::iter::once(&mut change.ingress).chain(&mut change.egress) {
+                if self.runtime.capture != CaptureSettings::default()
+                    && let Err(error) = datapath.capture().open()
+                {
+                    tracing::warn!("{error}; it is tried again");
+                }
                 datapath.set_runtime(self.runtime)?;
             }
             set_shares(change, &config, &self.shares);
@@ -221,6 +227,19 @@ impl InEffect {
             self.runtime = runtime;
         }
         Ok(())
+    }
+
+    /// Lets the kernel programs capture packets, or none with the default; returns their rings.
+    pub(super) fn capture(&mut self, settings: CaptureSettings) -> Result<Vec<Arc<CaptureRings>>, LoadError> {
+        let rings: Vec<_> = self.datapaths().map(|datapath| Arc::clone(datapath.capture())).collect();
+        if settings != CaptureSettings::default()
+            && let Err(error) = rings.iter().try_for_each(|rings| rings.open())
+        {
+            rings.iter().for_each(|rings| rings.close());
+            return Err(error);
+        }
+        self.set_runtime(Runtime { capture: settings, ..self.runtime })?;
+        Ok(rings)
     }
 
     pub(super) fn follow_the_host(&mut self) -> Result<(), LoadError> {

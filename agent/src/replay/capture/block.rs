@@ -7,6 +7,7 @@ use pcap_parser::{Block, InterfaceDescriptionBlock, OptionCode};
 
 use super::interface::{Clock, Interface, InterfaceNames};
 use super::link::LinkType;
+use crate::pcapng::{SYSTEM_DROPS, Sample};
 
 /// The offset of the packet in pcapng's two kinds of packet blocks.
 const ENHANCED_PACKET: usize = 28;
@@ -21,6 +22,15 @@ const MOST_INTERFACES: usize = 65_536;
 pub(super) enum ByteOrder {
     Little,
     Big,
+}
+
+/// What a capture of `agent record --capture` records about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The share of the traffic; `None` for captures of other programs.
+    pub sample: Option<Sample>,
+    /// Packets of the sample that are missing.
+    pub lost: u64,
 }
 
 /// A record in the window.
@@ -45,9 +55,13 @@ pub(super) fn understood(
     order: &mut ByteOrder,
     interfaces: &mut Vec<Interface>,
     names: &mut InterfaceNames,
+    origin: &mut Origin,
 ) -> Result<BlockRead, &'static str> {
     match block {
         Block::SectionHeader(header) => {
+            let comments = header.options.iter().filter(|option| option.code == OptionCode::Comment);
+            let mut samples = comments.filter_map(|comment| Sample::from_comment(comment.as_str().ok()?));
+            origin.sample = samples.next().or(origin.sample);
             *order = if header.big_endian() { ByteOrder::Big } else { ByteOrder::Little };
             interfaces.clear();
         }
@@ -94,6 +108,12 @@ pub(super) fn understood(
                 direction: None,
                 interface,
             }));
+        }
+        Block::InterfaceStatistics(statistics) if origin.sample.is_some() => {
+            let mut drops = statistics.options.iter().filter(|option| option.code == OptionCode(SYSTEM_DROPS));
+            let bytes = drops.next().and_then(|option| option.value.first_chunk().copied());
+            let lost = bytes.map_or(0, if *order == ByteOrder::Big { u64::from_be_bytes } else { u64::from_le_bytes });
+            origin.lost = origin.lost.saturating_add(lost);
         }
         _ => {}
     }

@@ -10,6 +10,7 @@ mod source;
 mod tests;
 mod window;
 
+pub use block::Origin;
 pub use error::CaptureError;
 pub use interface::InterfaceNames;
 pub use link::LinkType;

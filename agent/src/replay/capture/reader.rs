@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::packet::{Direction, Link};
 use pcap_parser::{PcapHeader, nom};
 
-use super::block::{BlockRead, ByteOrder, Record, understood};
+use super::block::{BlockRead, ByteOrder, Origin, Record, understood};
 use super::error::CaptureError;
 use super::interface::{Clock, Interface, InterfaceNames, SECOND, TimeUnit};
 use super::link::{self, Framed, LinkType};
@@ -63,6 +63,7 @@ pub struct Capture {
     read: Arc<AtomicU64>,
     length: Option<u64>,
     skipped: Skipped,
+    origin: Origin,
     /// Reassembled frames that lacked the hook's header.
     scratch: Vec<u8>,
     /// Interface numbers by the index in a cooked header.
@@ -125,6 +126,7 @@ impl Capture {
             read: source.read,
             length: source.length,
             skipped: Skipped::default(),
+            origin: Origin::default(),
             scratch: Vec::new(),
             by_index: HashMap::default(),
             current: None,
@@ -189,6 +191,12 @@ impl Capture {
     #[must_use]
     pub const fn skipped(&self) -> &Skipped {
         &self.skipped
+    }
+
+    /// What it records about itself, as far as it was read.
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Reads the next packet; `false` at the end.
@@ -338,7 +346,7 @@ impl Capture {
             match parse(data) {
                 Ok((rest, block)) => {
                     let length = data.len() - rest.len();
-                    return match understood(length, &block, order, interfaces, names) {
+                    return match understood(length, &block, order, interfaces, names, &mut self.origin) {
                         Ok(read) => Ok(read),
                         Err(reason) => {
                             Err(CaptureError::Block { path: self.path.clone(), offset: self.window.offset(), reason })

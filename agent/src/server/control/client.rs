@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use api::capture::CapturePart;
 use api::request::Request;
 use decide::Wait;
 use serde::de::DeserializeOwned;
@@ -130,6 +131,28 @@ impl Client {
             }
         }
         Err(self.gone())
+    }
+
+    /// Starts a capture: the connection, and its parts.
+    ///
+    /// # Errors
+    ///
+    /// When no agent replies. The first part is the agent's error if it refuses.
+    pub fn capture(
+        &self,
+        request: &Request,
+    ) -> Result<(UnixStream, impl Iterator<Item = Result<CapturePart, ClientError>>), ClientError> {
+        let stream = self.send(request)?;
+        let reader = stream.try_clone().map_err(|error| self.broken(error, PATIENCE))?;
+        let client = self.clone();
+        let parts = BufReader::new(reader).lines().map(move |line| {
+            let line = line.map_err(|error| client.broken(error, PATIENCE))?;
+            match serde_json::from_str(&line).map_err(ClientError::Foreign)? {
+                Response::Ok(document) => serde_json::from_value(document).map_err(ClientError::Foreign),
+                Response::Error(reason) => Err(ClientError::Refused(reason)),
+            }
+        });
+        Ok((stream, parts))
     }
 
     /// The agent's process as a descriptor that is readable once it has exited; `None` where the kernel provides none,

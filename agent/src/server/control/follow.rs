@@ -1,4 +1,4 @@
-//! A client that follows events or verdicts.
+//! A client that follows events, verdicts or a capture.
 
 use std::io;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::response::Response;
+use crate::daemon::capture::CaptureParts;
 use crate::daemon::events::Subscription;
 use crate::daemon::trace::Verdicts;
 
@@ -89,5 +90,35 @@ pub(super) async fn serve<F: Feed>(
             Some(patience) => timeout(patience, write.write_all(&lines)).await??,
             None => write.write_all(&lines).await?,
         }
+    }
+}
+
+/// How long the client of a capture may read nothing.
+const PATIENCE_WITH_CAPTURES: Duration = Duration::from_secs(60);
+
+/// Writes the parts of a capture as they come. A client that writes something, or will write nothing more, ends it.
+///
+/// # Errors
+///
+/// When the client has disconnected, or reads nothing for too long.
+pub(super) async fn capture(
+    mut read: impl AsyncRead + Unpin,
+    mut write: impl AsyncWrite + Unpin,
+    mut parts: CaptureParts,
+) -> io::Result<()> {
+    let mut is_ended = false;
+    loop {
+        let part = tokio::select! {
+            _ = read.read_u8(), if !is_ended => {
+                is_ended = true;
+                parts.end();
+                continue;
+            }
+            part = parts.next() => part,
+        };
+        let Some(part) = part else { return Ok(()) };
+        let mut line = serde_json::to_vec(&Response::Ok(serde_json::to_value(&*part)?))?;
+        line.push(b'\n');
+        timeout(PATIENCE_WITH_CAPTURES, write.write_all(&line)).await??;
     }
 }

@@ -18,8 +18,10 @@ use tokio::time::timeout;
 
 use super::follow;
 use super::response::{LONGEST_CHANGE, LONGEST_REQUEST, Response};
+use crate::daemon::capture::CaptureParts;
 use crate::daemon::events::{Follower, Subscription};
 use crate::daemon::trace::Verdicts;
+use crate::pcapng::Sample;
 use crate::stats::View;
 
 /// The timeout for a request, and for each part of its reply.
@@ -31,6 +33,8 @@ const PART: usize = 64 * 1024;
 /// Concurrent requests of users other than root: a member of the group who sends requests without pause delays root and
 /// the agent's own work by at most this many.
 const OTHERS_AT_WORK: usize = 2;
+/// The error for a request that panicked.
+const FAILED: &str = "the request failed in the agent, which logged why: report it as a bug";
 
 /// Evaluates requests.
 pub trait Handler: Send + Sync + 'static {
@@ -64,6 +68,14 @@ pub trait Handler: Send + Sync + 'static {
     /// The error for the client.
     fn follow(&self, _last: usize, _follower: Follower) -> Result<Subscription, String> {
         Err("this agent has no events".to_owned())
+    }
+    /// Starts a capture of packets.
+    ///
+    /// # Errors
+    ///
+    /// The error for the client.
+    fn capture(&self, _sample: Sample, _length: Duration) -> Result<CaptureParts, String> {
+        Err("this agent captures no packets".to_owned())
     }
     /// The verdicts on packets of one source.
     ///
@@ -236,6 +248,19 @@ async fn answer(
             }
             Err(reason) => Response::Error(reason),
         },
+        Ok(request @ Request::Capture { one_in, of, for_seconds }) => {
+            let length = Duration::try_from_secs_f64(for_seconds).unwrap_or_default();
+            // It may wait for a change of the policy.
+            let start = move || peer.check(&request).and_then(|()| handler.capture(Sample { one_in, of }, length));
+            match tokio::task::spawn_blocking(start).await {
+                Ok(Ok(parts)) => {
+                    drop(place);
+                    return follow::capture(read, write, parts).await;
+                }
+                Ok(Err(reason)) => Response::Error(reason),
+                Err(_) => Response::Error(FAILED.to_owned()),
+            }
+        }
         Ok(Request::Decide { question }) if question.wait.is_some() => {
             drop(place);
             match for_waiting.try_acquire() {
@@ -257,9 +282,7 @@ async fn answer(
             let work = move || peer.check(&request).and_then(|()| handler.handle(request));
             match tokio::task::spawn_blocking(work).await {
                 Ok(answered) => answered.map_or_else(Response::Error, Response::Ok),
-                Err(_) => {
-                    Response::Error("the request failed in the agent, which logged why: report it as a bug".to_owned())
-                }
+                Err(_) => Response::Error(FAILED.to_owned()),
             }
         }
         Err(error) if line.len() as u64 >= longest => {

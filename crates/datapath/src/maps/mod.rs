@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod bans;
 pub(crate) mod batch;
+pub(crate) mod capture;
 pub(crate) mod events;
 pub(crate) mod generation;
 mod interfaces;

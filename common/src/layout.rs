@@ -10,7 +10,7 @@ use crate::group::{DIRECTIONS, GroupBucket, GroupCounters, GroupSettings, OUTBOU
 use crate::key::{HashSeed, Key};
 use crate::list::{CHUNK_WORDS, Chunk};
 use crate::own::OwnKey;
-use crate::prefix::{LINE_WORDS, Line, PrefixRoot, PrefixRoots};
+use crate::prefix::{LINE_WORDS, Line, PrefixRoot, PrefixRoots, Roots};
 use crate::record::{RecordKey, Recorded};
 use crate::rule::{Rule, RuleSpan, Size};
 use crate::scope::{ScopeSpans, Scoping};
@@ -30,7 +30,7 @@ macro_rules! no_padding {
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
 no_padding!(
-    Settings: HashSeed, Shape, TickScale, u64, [u32; 20], Scoping, u32, BufferLayout, [PacketBucket; 3], [PrefixRoots; 2], [RuleSpan; SPANS]
+    Settings: HashSeed, Shape, TickScale, u64, [u32; 23], Scoping, [u32; 2], BufferLayout, [PacketBucket; 3], [RuleSpan; SPANS]
 );
 no_padding!(BufferLayout: [u32; 4]);
 no_padding!(PacketBucket: u64, u64, u64);
@@ -44,9 +44,10 @@ no_padding!(Scoping: u32, u32, u32);
 no_padding!(ScopeSpans: [u32; 16]);
 no_padding!(PrefixRoot: u64, [u32; 4]);
 no_padding!(PrefixRoots: [PrefixRoot; 2]);
+no_padding!(Roots: [PrefixRoots; 2]);
 no_padding!(Chunk: [u64; CHUNK_WORDS]);
 no_padding!(Line: [u64; LINE_WORDS]);
-no_padding!(Runtime: u64, u32, u32, u64, CaptureSettings);
+no_padding!(Runtime: u64, u32, u32, u64, u32, u32, CaptureSettings, [Roots; 2]);
 no_padding!(CaptureSettings: u64, [u64; 2], u32, u32);
 no_padding!(Captured: u64, [u32; 4]);
 no_padding!(RecordKey: u64, u64, u32, u16, u16);

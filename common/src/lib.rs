@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 pub mod ban;
+pub mod bank;
 pub mod buffer;
 pub mod capture;
 pub mod counters;

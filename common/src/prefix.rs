@@ -1,22 +1,23 @@
 //! Look-up of the longest matching prefix of an address in a few steps, regardless of the number of prefixes.
 //!
-//! The prefixes of a policy do not change while it is in effect. So [`build`] flattens them into ranges that do not
+//! The prefixes of a policy are replaced as a whole. So [`build`] flattens them into ranges that do not
 //! overlap, each with its entry, and a search tree over the starts of the ranges. A key has 64 bits: an IPv4 address,
 //! the upper half of an IPv6 address, or its lower half within a /64 that longer prefixes divide.
 //!
 //! A [`Line`] is one cache line. A *leaf* has five separators and six nodes. A *table* is a row of nodes, one for each
 //! of equally long stretches between the first range and the last: a header of two words, then two nodes per word. A
-//! node is an entry or a reference to another line. IPv4 and IPv6 have separate trees, whose roots are constants of the
-//! program. So a policy with few prefixes, or with dense ones of one length, costs a packet one cache line.
+//! node is an entry or a reference to another line. IPv4 and IPv6 have separate trees, whose roots contain the header of
+//! their first table. So a policy with few prefixes, or with dense ones of one length, costs a packet one cache line.
 
 #[cfg(any(test, feature = "user"))]
 pub mod build;
 #[cfg(test)]
 mod tests;
 
+use crate::bank::Bank;
 use crate::packet::Address;
 
-/// The entry of an address: its class, 0 for the default one, its multiplier index, and flags.
+/// The entry of an address: its class, 0 for the default one, its source index, and flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(transparent)]
 pub struct PrefixEntry(u32);
@@ -25,6 +26,8 @@ pub struct PrefixEntry(u32);
 pub const MAX_CLASSES: u32 = SOURCE_INDEXES - 1;
 const SOURCE_INDEXES: u32 = 1 << 13;
 const FLAGS: u32 = 1 << 2;
+/// Source indexes of both banks.
+const BANKED_INDEXES: u32 = Bank::COUNT * SOURCE_INDEXES;
 
 impl PrefixEntry {
     /// The address is exempt.
@@ -37,7 +40,21 @@ impl PrefixEntry {
     #[must_use]
     pub const fn new(class: u32, source_index: u32) -> Self {
         debug_assert!(class <= MAX_CLASSES && source_index <= MAX_CLASSES);
-        Self((class * SOURCE_INDEXES + source_index) * FLAGS)
+        Self((class * BANKED_INDEXES + source_index) * FLAGS)
+    }
+
+    /// The entry with these bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// Its bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        self.0
     }
 
     /// An entry of a network ([`crate::network`]), in a tree of its own.
@@ -78,14 +95,28 @@ impl PrefixEntry {
     #[inline(always)]
     #[must_use]
     pub const fn class(self) -> u32 {
-        self.0 / FLAGS / SOURCE_INDEXES
+        self.0 / FLAGS / BANKED_INDEXES
+    }
+
+    /// The same, found in a bank, whose number is above this many bits of the source index.
+    #[inline(always)]
+    #[must_use]
+    pub const fn in_bank(self, bank: Bank, bits: u32) -> Self {
+        Self(self.0 | ((bank.number() << (bits & 15)) * FLAGS))
+    }
+
+    /// The bank in which it was found.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bank(self, bits: u32) -> Bank {
+        Bank::from_setting(self.source_index() >> (bits & 15))
     }
 
     /// The index of the rows of rules.
     #[inline(always)]
     #[must_use]
     pub const fn source_index(self) -> u32 {
-        self.0 / FLAGS % SOURCE_INDEXES
+        self.0 / FLAGS % BANKED_INDEXES
     }
 }
 
@@ -245,6 +276,16 @@ pub struct PrefixRoots {
     pub ipv6: PrefixRoot,
 }
 
+/// The roots of a policy's trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Roots {
+    /// Classes, exempt addresses and limits' sources.
+    pub prefixes: PrefixRoots,
+    /// Networks, for keys with them; empty if there are none.
+    pub networks: PrefixRoots,
+}
+
 impl PrefixRoot {
     /// A tree without prefixes.
     pub const NONE: Self = Self { base: 0, shift: 0, last: 0, node: Node(0), steps: 0 };
@@ -274,8 +315,8 @@ impl PrefixRoot {
     #[must_use]
     pub fn look_up<L: Lines + ?Sized>(self, lines: &L, address: Address) -> PrefixEntry {
         let mut search = self.begin(lines, address);
-        search.go_on(lines, if self.steps < NEAR { self.steps } else { NEAR });
-        if self.steps > NEAR && search.node.goes_on() {
+        search.go_on(lines, NEAR);
+        if search.node.goes_on() {
             search.node = lines.go_further(search);
         }
         PrefixEntry(lines.forget(u64::from(search.node.0), address.lo) as u32)
@@ -283,7 +324,7 @@ impl PrefixRoot {
 }
 
 impl PrefixRoot {
-    /// The same with all steps in one loop, for a root that is no constant of the program.
+    /// The same with all steps in one loop, for searches that few packets need: it is smaller.
     #[inline(always)]
     #[must_use]
     pub fn look_up_in_one_loop<L: Lines + ?Sized>(self, lines: &L, address: Address) -> PrefixEntry {

@@ -29,10 +29,12 @@ pub trait Program: Steps {
     fn depth(&self) -> Depth;
     /// Whether nothing is refused, only counted.
     fn only_observes(&self) -> bool;
-    /// The entry of the longest prefix that contains an address.
+    /// The entry of the longest prefix that contains an address, with the bank in effect in its source index. The bank is
+    /// read here and nowhere else, since it may change at any time.
     fn prefix_entry(&self, address: Address) -> PrefixEntry;
-    /// The network of an address ([`crate::network`]); 0 if no limit requires it or there is none.
-    fn network(&self, address: Address) -> u32;
+    /// The network of an address ([`crate::network`]) in the bank of its entry; 0 if no limit requires it or there is
+    /// none.
+    fn network(&self, entry: PrefixEntry, address: Address) -> u32;
     /// Whether the source is banned; counts the packet if it is.
     fn is_banned(&self, source: Address) -> bool;
     /// Whether one more packet of this kind conforms on this interface; charges it if so.
@@ -194,7 +196,7 @@ impl Case {
             local_port: u32::from(local_port),
             class: entry.class(),
             interface: self.interface,
-            network: program.network(other),
+            network: program.network(entry, other),
             size: self.size,
         });
         Ok(span)

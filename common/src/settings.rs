@@ -2,11 +2,12 @@
 //!
 //! They are read-only when the program is verified, so that the verifier removes unused parts of the program.
 
+use crate::bank::Bank;
 use crate::buffer::BufferLayout;
 use crate::capture::CaptureSettings;
 use crate::essential::PacketBucket;
 use crate::key::HashSeed;
-use crate::prefix::PrefixRoots;
+use crate::prefix::Roots;
 use crate::rule::RuleSpan;
 use crate::scope::Scoping;
 use crate::table::Shape;
@@ -32,12 +33,18 @@ pub struct Settings {
     pub most_rules: u32,
     /// Rows of rules for one multiplier; the rows for the next one follow.
     pub rules_per_multiplier: u32,
+    /// The bits of a source index in one [`crate::bank::Bank`]; the bank's number is above them.
+    pub source_index_bits: u32,
+    /// Lines of prefixes in each [`crate::bank::Bank`].
+    pub lines_of_bank: u32,
     /// [`crate::packet::Depth`]: how far packets have to be parsed.
     pub depth: u32,
     /// [`crate::scope::SpansBy`]: whether some limit is for certain ports, sources or interfaces.
     pub spans_by: u32,
     /// 1: some prefix has a class, is exempt or has specific limits.
     pub prefixes_in_use: u32,
+    /// 1: some limit is for networks, and some prefix has one.
+    pub networks_in_use: u32,
     /// A bit for each [`crate::limiter::Algorithm`] that some rule runs.
     pub algorithms: u32,
     /// 1: some limit is elastic.
@@ -70,6 +77,8 @@ pub struct Settings {
     pub scoping: Scoping,
     /// 1: the policy has ban lists.
     pub lists_in_use: u32,
+    /// 0.
+    pub unused: u32,
     /// The location of such a buffer's segments; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
     /// The limit on replies.
@@ -78,10 +87,6 @@ pub struct Settings {
     pub essential: PacketBucket,
     /// The limit on frames that are neither IP nor ARP.
     pub not_ip: PacketBucket,
-    /// The roots of the prefix search.
-    pub prefixes: PrefixRoots,
-    /// The roots of the search for networks, for keys with them; empty if there are none.
-    pub networks: PrefixRoots,
     /// The rules for packets on ports without specific limits.
     pub spans: [RuleSpan; SPANS],
 }
@@ -96,9 +101,12 @@ impl Settings {
         ring_words: 0,
         most_rules: 0,
         rules_per_multiplier: 0,
+        source_index_bits: 0,
+        lines_of_bank: 0,
         depth: 0,
         spans_by: 0,
         prefixes_in_use: 0,
+        networks_in_use: 0,
         algorithms: 0,
         elastic_in_use: 0,
         interfaces_in_use: 0,
@@ -115,12 +123,11 @@ impl Settings {
         essential_limited: 0,
         scoping: Scoping::NONE,
         lists_in_use: 0,
+        unused: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         essential: PacketBucket::CLOSED,
         not_ip: PacketBucket::CLOSED,
-        prefixes: PrefixRoots::NONE,
-        networks: PrefixRoots::NONE,
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],
     };
 }
@@ -155,8 +162,14 @@ pub struct Runtime {
     pub record: u32,
     /// The clock in nanoseconds where [`Settings::given_clock`] is set.
     pub nanoseconds: u64,
+    /// The [`crate::bank::Bank`] in effect.
+    pub bank: u32,
+    /// 0.
+    pub unused: u32,
     /// The capture of packets.
     pub capture: CaptureSettings,
+    /// The roots of the trees of prefixes, for each bank.
+    pub roots: [Roots; Bank::COUNT as usize],
 }
 
 /// The properties of a table that a policy must share to reuse it. Pinned beside the table.

@@ -30,8 +30,9 @@ const POLICY: usize = (BPF_F_MMAPABLE | BPF_F_RDONLY_PROG) as usize;
 #[unsafe(no_mangle)]
 pub static SETTINGS: Global<Settings> = Global::new(Settings::NONE);
 
-/// Policy: the rules, rows of one span side by side. Only the agent writes it. It does so in place, word by word, when
-/// this host's share of a limit changes; the kernel maps no memory as writable that is read-only for programs.
+/// Policy: two banks of rules, rows of one span side by side. Only the agent writes it: the bank that is not in effect,
+/// and, word by word, rows in effect when this host's share of a limit changes. The kernel maps no memory as writable that
+/// is read-only for programs.
 #[btf_map]
 pub static RULES: Array<Rule, 1, SHARED> = Array::new();
 
@@ -48,8 +49,8 @@ pub static SCOPES: Array<ScopeSpans, 1, POLICY> = Array::new();
 #[btf_map]
 pub static INTERFACES: HashMap<u32, u32, 1> = HashMap::new();
 
-/// Policy: the classes and exemptions of prefixes, as trees whose roots are in the settings. Only the agent writes it,
-/// once, through shared memory, which the kernel does not allow for maps that are read-only for programs.
+/// Policy: two banks of trees over prefixes. Only the agent writes it, the bank that is not in effect, through shared
+/// memory, which the kernel does not allow for maps that are read-only for programs.
 #[btf_map]
 pub static PREFIXES: Array<Line, 1, SHARED> = Array::new();
 
@@ -154,21 +155,11 @@ pub static TABLE: Array<TableIdentity, 1> = Array::new();
 #[btf_map]
 pub static LAYOUT: Array<[u8; 4096], 1> = Array::new();
 
-/// The address of a field of the settings.
-macro_rules! setting_at {
-    ($($field:tt)+) => {
-        // SAFETY: the static is initialised.
-        unsafe { core::ptr::addr_of!((*core::ptr::addr_of!($crate::maps::SETTINGS).cast::<common::settings::Settings>()).$($field)+) }
-    };
-}
-pub(crate) use setting_at;
-
 /// Reads a field of the settings: a constant for the verifier.
 macro_rules! setting {
     ($($field:tt)+) => {{
-        let at = $crate::maps::setting_at!($($field)+);
-        // SAFETY: a field of the settings; the read is volatile since its value is that of load time.
-        unsafe { at.read_volatile() }
+        // SAFETY: a field of an initialised static; the read is volatile since its value is that of load time.
+        unsafe { core::ptr::addr_of!((*core::ptr::addr_of!($crate::maps::SETTINGS).cast::<common::settings::Settings>()).$($field)+).read_volatile() }
     }};
 }
 pub(crate) use setting;

@@ -4,10 +4,11 @@ use core::arch::asm;
 
 use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
 use common::ban::Ban;
+use common::bank::Bank;
 use common::essential::Essential;
 use common::list::{self, CHUNK_LINES, CHUNK_WORDS};
 use common::packet::{Address, Depth};
-use common::prefix::{Line, Lines, Node, PrefixEntry, PrefixRoot, Search};
+use common::prefix::{Line, Lines, Node, PrefixEntry, Search};
 use common::program::Program;
 use common::rule::RuleSpan;
 use common::scope::{ScopeSpans, ScopedPacket, Scopes, Scoping, SpansBy, find};
@@ -16,9 +17,7 @@ use common::throttle::Host;
 
 use crate::atomics;
 use crate::clock;
-use crate::maps::{
-    BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting, setting_at,
-};
+use crate::maps::{BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting};
 use crate::throttle::{Kernel, MapCell};
 use crate::trace;
 
@@ -36,22 +35,19 @@ impl Program for Kernel {
     #[inline(always)]
     fn prefix_entry(&self, address: Address) -> PrefixEntry {
         trace::begin(address);
-        if setting!(prefixes_in_use) == 0 {
-            return PrefixEntry::default();
+        if setting!(prefixes_in_use) != 0 {
+            return PrefixEntry::from_bits(weir_prefix(address.hi, address.lo));
         }
-        // One choice between two addresses, instead of one per field.
-        let root = if address.is_ipv4() { setting_at!(prefixes.ipv4) } else { setting_at!(prefixes.ipv6) };
-        // SAFETY: a field of the settings.
-        unsafe { root_at(root) }.look_up(&Trees, address)
+        PrefixEntry::default().in_bank(bank(), setting!(source_index_bits))
     }
 
     #[inline(always)]
-    fn network(&self, address: Address) -> u32 {
-        // Without prefixes there is nothing to find, and the verifier removes the call.
-        if setting!(networks.ipv4.node.0) == 0 && setting!(networks.ipv6.node.0) == 0 {
+    fn network(&self, entry: PrefixEntry, address: Address) -> u32 {
+        // The verifier removes the call where no limit needs it.
+        if setting!(networks_in_use) == 0 {
             return 0;
         }
-        weir_network(address.hi, address.lo)
+        weir_network(entry.bank(setting!(source_index_bits)).number(), address.hi, address.lo)
     }
 
     #[inline(always)]
@@ -103,46 +99,52 @@ impl Program for Kernel {
 
     #[inline(always)]
     fn forget(&self, port: u16, any: u64) -> u16 {
-        Trees.forget(u64::from(port), any) as u16
+        Trees(0).forget(u64::from(port), any) as u16
     }
 }
 
-/// A root of the settings, whose fields are constants for the verifier.
-///
-/// # Safety
-///
-/// It is a field of the settings.
 #[inline(always)]
-unsafe fn root_at(root: *const PrefixRoot) -> PrefixRoot {
-    // SAFETY: as the caller promises; volatile since the values are those of load time.
-    unsafe {
-        PrefixRoot {
-            base: (&raw const (*root).base).read_volatile(),
-            shift: (&raw const (*root).shift).read_volatile(),
-            last: (&raw const (*root).last).read_volatile(),
-            node: (&raw const (*root).node).read_volatile(),
-            steps: (&raw const (*root).steps).read_volatile(),
-        }
-    }
+fn bank() -> Bank {
+    RUNTIME.get(0).map_or(Bank::FIRST, |runtime| Bank::from_setting(runtime.bank))
+}
+
+/// A global function of numbers, so that it is verified once, and not at all without prefixes (Linux 6.8).
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_prefix(hi: u64, lo: u64) -> u32 {
+    let address = Address { hi, lo };
+    let Some(runtime) = RUNTIME.get(0) else { return 0 };
+    let bank = Bank::from_setting(runtime.bank);
+    let Some(roots) = runtime.roots.get(bank.number() as usize) else { return 0 };
+    // One choice between two addresses, instead of one per field.
+    let root = if address.is_ipv4() { &roots.prefixes.ipv4 } else { &roots.prefixes.ipv6 };
+    root.look_up(&Trees::of(bank), address).in_bank(bank, setting!(source_index_bits)).to_bits()
 }
 
 /// A global function of numbers, so that it is verified once, and not at all without keys of networks (Linux 6.8).
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_network(hi: u64, lo: u64) -> u32 {
-    let address = Address { hi, lo };
-    let root = if address.is_ipv4() { setting_at!(networks.ipv4) } else { setting_at!(networks.ipv6) };
-    // SAFETY: a field of the settings.
-    unsafe { root_at(root) }.look_up_in_one_loop(&Trees, address).network()
+extern "C" fn weir_network(bank: u32, hi: u64, lo: u64) -> u32 {
+    let (bank, address) = (Bank::from_setting(bank), Address { hi, lo });
+    let Some(roots) = RUNTIME.get(0).and_then(|runtime| runtime.roots.get(bank.number() as usize)) else { return 0 };
+    let root = if address.is_ipv4() { &roots.networks.ipv4 } else { &roots.networks.ipv6 };
+    root.look_up_in_one_loop(&Trees::of(bank), address).network()
 }
 
-/// [`PREFIXES`].
-struct Trees;
+/// The trees of a bank, by its first line in [`PREFIXES`].
+struct Trees(u32);
+
+impl Trees {
+    #[inline(always)]
+    fn of(bank: Bank) -> Self {
+        Self(bank.first(setting!(lines_of_bank)))
+    }
+}
 
 impl Lines for Trees {
     #[inline(always)]
     fn line(&self, number: u32) -> Option<&Line> {
-        PREFIXES.get(number)
+        PREFIXES.get(self.0 + number)
     }
 
     #[inline(always)]
@@ -157,15 +159,15 @@ impl Lines for Trees {
 
     #[inline(always)]
     fn go_further(&self, search: Search) -> Node {
-        Node(weir_search(search.node.0, search.key, search.lower))
+        Node(weir_search(self.0, search.node.0, search.key, search.lower))
     }
 }
 
 /// A global function of numbers, so that trees with many steps are verified once instead of on each path.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_search(node: u32, key: u64, lower: u64) -> u32 {
-    Search { node: Node(node), key, lower }.finish(&Trees).0
+extern "C" fn weir_search(first_line: u32, node: u32, key: u64, lower: u64) -> u32 {
+    Search { node: Node(node), key, lower }.finish(&Trees(first_line)).0
 }
 
 impl Scopes for Kernel {
@@ -288,7 +290,7 @@ impl Lines for Lists {
 
     #[inline(always)]
     fn forget(&self, number: u64, any: u64) -> u64 {
-        Trees.forget(number, any)
+        Trees(0).forget(number, any)
     }
 }
 

@@ -35,14 +35,20 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let sender = Sender::new()?;
     sender.enter()?;
     let mut series = Vec::new();
-    for (count, prefix_count) in RELOADED {
+    let classes = [RELOADED[0], RELOADED[4]].map(|size| (Changed::Class, size));
+    for (changed, (count, prefix_count)) in RELOADED.map(|size| (Changed::Burst, size)).into_iter().chain(classes) {
+        let what = match changed {
+            Changed::Burst => "reload",
+            Changed::Class => "reload of a class",
+        };
         let case = match prefix_count {
-            0 => format!("reload, limits: {count}"),
-            _ => format!("reload, limits: {count}, prefixes: {prefix_count}"),
+            0 => format!("{what}, limits: {count}"),
+            _ => format!("{what}, limits: {count}, prefixes: {prefix_count}"),
         };
         if case.contains(only) {
             let lane = sender.lane()?;
-            series.push(Series::new(PART, case, "weir", "ms").with(reloads(&lane, rounds, count, prefix_count)?));
+            let samples = reloads(&lane, rounds, changed, (count, prefix_count))?;
+            series.push(Series::new(PART, case, "weir", "ms").with(samples));
         }
     }
     let case = "top of a million sources";
@@ -59,17 +65,28 @@ fn program() -> Result<PathBuf> {
     Ok(program.into())
 }
 
-/// A policy whose first limit is another one each time, so that there is something to reload.
-fn policy(count: u32, prefix_count: u32, round: usize) -> String {
-    let changing = Bucket { burst: 1_000 + round as u64, ..USUAL };
-    limit("a", changing, "") + &limits_elsewhere(count - 1) + &prefixes(prefix_count)
+/// The change that a reload puts in effect.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Changed {
+    /// The burst of the first limit, for which programs are loaded.
+    Burst,
+    /// A source of a class, which changes in place.
+    Class,
 }
 
-fn reloads(lane: &Lane, rounds: usize, count: u32, prefix_count: u32) -> Result<Vec<f64>> {
-    let agent = Agent::start(lane, &policy(count, prefix_count, 0))?;
+/// A policy that is another one in each round, so that there is something to reload.
+fn policy(changed: Changed, (count, prefix_count): (u32, u32), round: usize) -> String {
+    let [of_burst, of_class] = [Changed::Burst, Changed::Class].map(|of| if of == changed { round as u64 } else { 0 });
+    let class = format!("[[class]]\nname = \"changing\"\nsources = [\"192.0.2.{}\"]\nmultiplier = 7\n", of_class % 256);
+    let limits = limit("a", Bucket { burst: 1_000 + of_burst, ..USUAL }, "") + &limits_elsewhere(count - 1);
+    limits + &class + &prefixes(prefix_count)
+}
+
+fn reloads(lane: &Lane, rounds: usize, changed: Changed, size: (u32, u32)) -> Result<Vec<f64>> {
+    let agent = Agent::start(lane, &policy(changed, size, 0))?;
     let mut samples = Vec::new();
     for round in 1..=rounds {
-        agent.configure(&policy(count, prefix_count, round))?;
+        agent.configure(&policy(changed, size, round))?;
         samples.push(agent.timed(&["reload"])?);
     }
     Ok(samples)

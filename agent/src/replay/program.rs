@@ -341,13 +341,13 @@ impl Program for &MemoryProgram<'_> {
         if self.settings.prefixes_in_use == 0 {
             return PrefixEntry::default();
         }
-        let entry = self.settings.prefixes.look_up(self.image.prefixes.as_slice(), address);
+        let entry = self.image.entry(address);
         self.class.set(entry.class());
         entry
     }
 
     #[inline(always)]
-    fn network(&self, address: Address) -> u32 {
+    fn network(&self, _entry: PrefixEntry, address: Address) -> u32 {
         self.image.network(address)
     }
 

@@ -15,6 +15,7 @@ mod flood;
 mod fragments;
 mod geo;
 mod hooks;
+mod in_place;
 mod instants;
 mod intercept;
 mod interfaces;
@@ -59,7 +60,7 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 23] = [
+const ON_KERNELS: [&[Test]; 24] = [
     levels::TESTS,
     lists::TESTS,
     limits::TESTS,
@@ -74,6 +75,7 @@ const ON_KERNELS: [&[Test]; 23] = [
     fragments::TESTS,
     life::TESTS,
     reload::TESTS,
+    in_place::TESTS,
     replies::TESTS,
     survive::TESTS,
     counting::TESTS,

@@ -1,6 +1,7 @@
 //! The same packets through the function and through the kernel's program, verdict by verdict, by BPF_PROG_TEST_RUN
 //! with the clock that the test gives; and two CPUs at once on one key.
 
+mod banks;
 mod essential;
 mod hooks;
 mod levels;
@@ -61,6 +62,7 @@ fn main() {
     }
     let others: &[Test] = tests![
         two_cpus::two_cpus_that_meet_new_sources_at_once_pass_one_burst_each,
+        banks::a_share_is_that_of_both_banks_and_what_was_set_at_run_time_stays,
         sixteen_rules_on_a_packet_load_and_seventeen_are_refused,
         essential::each_kind_of_essential_traffic_passes_its_burst,
         prefixes::a_source_has_the_class_of_its_longest_prefix,

@@ -128,7 +128,7 @@ fn check(prefixes: &Prefixes, sequence: &mut Sequence) {
 
         // The class in reports is found by the same function.
         let source = Address::from_ipv6(address.to_be_bytes());
-        let entry = image.settings.prefixes.look_up(image.prefixes.as_slice(), source);
+        let entry = image.entry(source);
         assert_eq!((entry.class(), entry.has(PrefixEntry::NEVER_LIMIT)), (class, is_never_limited), "{}", what());
     }
     // Each class has had more than pass, and some packets were bypassed. Wide prefixes may leave nothing to the default class.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use aya::maps::Array;
 use aya::{Ebpf, EbpfLoader};
 use bpf::objects::WEIR;
+use common::bank::Bank;
 use common::own::MOST_OWN;
 use common::packet::Direction;
 use common::rule::{Enforcement, Rule};
@@ -38,8 +39,10 @@ pub struct Datapath {
     pub(crate) image: Image,
     pub(crate) settings: Settings,
     rows: Rows,
-    /// The shares of limits with `cluster`, by the limit's index in the config.
-    shares: BTreeMap<usize, Share>,
+    /// As it was last written.
+    runtime: Runtime,
+    /// The shares of limits with `cluster`, and whether nothing is refused, by the limit's index in the config.
+    shares: BTreeMap<usize, (Share, bool)>,
     events: Arc<EventRing>,
     record: Arc<RecordMaps>,
     capture: Arc<CaptureRings>,
@@ -99,6 +102,9 @@ impl Datapath {
         }
         let mut settings = image.settings;
         settings.seed = place.seed();
+        let rows_of_bank = size::rows_of_bank(&image);
+        settings.source_index_bits = size::source_index_bits(&image);
+        settings.lines_of_bank = size::lines_of_bank(&image);
         settings.multi_buffer = u32::from(kernel_has_multi_buffer());
         if settings.is_generic != 0 {
             settings.buffer_layout = buffers::layout();
@@ -113,12 +119,12 @@ impl Datapath {
             // Only in a trace build.
             .override_global(aya_log::LEVEL, &log_level, false)
             .map_max_entries("AYA_LOGS", trace::RING_BYTES)
-            .map_max_entries("RULES", (image.rules.len() as u32).max(1))
+            .map_max_entries("RULES", (Bank::COUNT * rows_of_bank).max(1))
             .map_max_entries("PORTS", ports)
             .map_max_entries("SCOPES", (image.scopes.len() as u32).max(1))
             .map_max_entries("INTERFACES", size::interfaces(&image))
             .map_max_entries("MARKS", (image.marks.len() as u32).max(1))
-            .map_max_entries("PREFIXES", (image.prefixes.len() as u32).max(1))
+            .map_max_entries("PREFIXES", (Bank::COUNT * settings.lines_of_bank).max(1))
             .map_max_entries("BANS", MOST_BANS)
             .map_max_entries("SOURCES", settings.shape.elements())
             .map_max_entries("RINGS", rings)
@@ -140,19 +146,21 @@ impl Datapath {
         }
         let mut ebpf = loader.load(object).map_err(LoadError::from_aya)?;
         policy::write(&mut ebpf, &image)?;
+        let rows = Rows::map(array_of(&ebpf, "RULES")?, rows_of_bank as usize)?;
+        policy::write_bank(&ebpf, &rows, Bank::FIRST, settings.lines_of_bank, &image)?;
         let mut table = Array::<_, TableIdentity>::try_from(map_mut(&mut ebpf, "TABLE")?)?;
         table.set(0, TableIdentity::of(&settings), 0)?;
         text::write(map_mut(&mut ebpf, "LAYOUT")?, &layout)?;
-        let rows = Rows::map(array_of(&ebpf, "RULES")?, image.rules.len())?;
         let events = Arc::new(EventRing::take(&mut ebpf)?);
         let record = Arc::new(RecordMaps::take(&mut ebpf)?);
         let capture = Arc::new(CaptureRings::take(&mut ebpf)?);
         let trace = TraceRing::take(&mut ebpf)?;
-        Ok(Self {
+        let mut datapath = Self {
             ebpf,
             image,
             settings,
             rows,
+            runtime: Runtime::default(),
             shares: Default::default(),
             events,
             record,
@@ -162,7 +170,11 @@ impl Datapath {
             own: OwnAddresses::default(),
             troubles: Vec::new(),
             pins: pins.clone(),
-        })
+        };
+        let mut runtime = Runtime::default();
+        runtime.roots[Bank::FIRST.number() as usize] = datapath.image.roots;
+        datapath.write_runtime(runtime)?;
+        Ok(datapath)
     }
 
     /// The ring of events about refused sources.
@@ -216,33 +228,80 @@ impl Datapath {
     ///
     /// When the map cannot be written.
     pub fn set_runtime(&mut self, runtime: Runtime) -> Result<(), LoadError> {
+        self.write_runtime(Runtime { bank: self.runtime.bank, roots: self.runtime.roots, ..runtime })
+    }
+
+    /// The bank in effect.
+    const fn bank(&self) -> Bank {
+        Bank::from_setting(self.runtime.bank)
+    }
+
+    fn write_runtime(&mut self, runtime: Runtime) -> Result<(), LoadError> {
         let mut map = Array::<_, Runtime>::try_from(map_mut(&mut self.ebpf, "RUNTIME")?)?;
-        Ok(map.set(0, runtime, 0)?)
+        map.set(0, runtime, 0)?;
+        self.runtime = runtime;
+        Ok(())
     }
 
     /// Enforces a share of a limit, given by its index in the config, from the next packet on. With `is_open`, nothing
     /// is refused.
     pub fn set_share(&mut self, limit: usize, share: Share, is_open: bool) {
-        let rows_of_one = self.image.catalogue.len();
+        let first = self.rows.first_of(self.bank());
         for (row, rule) in self.image.rules.iter().enumerate() {
-            let counted = self.image.catalogue.get(row.checked_rem(rows_of_one).unwrap_or(0));
-            if counted.is_some_and(|counted| counted.limit == limit) {
-                let mut shared = rule.at_share(share);
-                if is_open && shared.enforcement == Enforcement::Enforce as u8 {
-                    shared.enforcement = Enforcement::Observe as u8;
-                }
-                self.rows.replace(row, &shared);
+            if self.image.limit_of_row(row) == Some(limit) {
+                self.rows.replace(first + row, &at_share(rule, share, is_open));
             }
         }
-        self.shares.insert(limit, share);
+        self.shares.insert(limit, (share, is_open));
+    }
+
+    /// Whether the loaded programs can evaluate `image`, which differs at most in rules and prefixes, and are in effect on
+    /// every interface to which they were attached.
+    #[must_use]
+    pub fn can_switch_to(&self, image: &Image) -> bool {
+        self.image.differs_in_bank_only(image)
+            && image.rules.len() <= self.rows.of_bank()
+            && image.prefixes.len() <= self.settings.lines_of_bank as usize
+            && self.troubles.is_empty()
+            && self.attached.iter().all(|attached| attached.is_in_effect(&self.pins))
+    }
+
+    /// Writes `image` into the bank that is not in effect, with the present shares of limits. No packet may still be
+    /// evaluated by that bank.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be written; then the policy in effect is unchanged.
+    pub fn write_other_bank(&mut self, image: &Image) -> Result<(), LoadError> {
+        let bank = self.bank().other();
+        policy::write_bank(&self.ebpf, &self.rows, bank, self.settings.lines_of_bank, image)?;
+        let first = self.rows.first_of(bank);
+        for (row, rule) in image.rules.iter().enumerate() {
+            if let Some((share, is_open)) = image.limit_of_row(row).and_then(|limit| self.shares.get(&limit)) {
+                self.rows.write(first + row, &[at_share(rule, *share, *is_open)]);
+            }
+        }
+        let mut runtime = self.runtime;
+        runtime.roots[bank.number() as usize] = image.roots;
+        self.write_runtime(runtime)
+    }
+
+    /// Puts the other bank in effect, to which `image` was written, by one map write. Returns the image before.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be written; then the policy in effect is unchanged.
+    pub fn switch_to(&mut self, image: Image) -> Result<Image, LoadError> {
+        self.write_runtime(Runtime { bank: self.bank().other().number(), ..self.runtime })?;
+        Ok(std::mem::replace(&mut self.image, image))
     }
 
     /// A row of rules as the kernel enforces it, by its index in the image.
     #[must_use]
     pub fn rule_in_effect(&self, row: usize) -> Option<Rule> {
         let rule = self.image.rules.get(row)?;
-        let counted = self.image.catalogue.get(row.checked_rem(self.image.catalogue.len())?)?;
-        Some(self.shares.get(&counted.limit).map_or(*rule, |share| rule.at_share(*share)))
+        let share = self.shares.get(&self.image.limit_of_row(row)?);
+        Some(share.map_or(*rule, |(share, _)| rule.at_share(*share)))
     }
 
     /// Whether a limit has `action = "reject"`.
@@ -291,6 +350,15 @@ impl Datapath {
             None => lists::remove(outer),
         }
     }
+}
+
+/// The row of a limit with `cluster` at this host's share. With `is_open`, nothing is refused.
+fn at_share(rule: &Rule, share: Share, is_open: bool) -> Rule {
+    let mut shared = rule.at_share(share);
+    if is_open && shared.enforcement == Enforcement::Enforce as u8 {
+        shared.enforcement = Enforcement::Observe as u8;
+    }
+    shared
 }
 
 /// `bpf_xdp_get_buff_len` came with frames in several buffers, Linux 5.18 (commit 0165cc817075).

@@ -1,9 +1,10 @@
 //! The packet path: compiles a policy to rows, loads it into the kernel through aya, attaches it to interfaces, and reads
 //! its counters and state.
 //!
-//! Each policy has a program with its own read-only maps. All programs share the table of sources, the rings and the
+//! Each policy has a program with its own maps. All programs share the table of sources, the rings and the
 //! samples, which are pinned in bpffs. Replacing a policy is therefore one atomic replacement of the program behind
-//! each link: each packet is evaluated by the old policy or the new one.
+//! each link: each packet is evaluated by the old policy or the new one. A policy that differs in rules and prefixes only is
+//! written into the other bank of the same program, and put in effect by one word.
 
 pub mod bans;
 mod buffers;

@@ -200,6 +200,13 @@ fn of_the_agent(figures: &Figures) -> Vec<Aim> {
     });
     let commands = [
         ("reload", "reload, limits: 10000, prefixes: 100000", "reload of 10,000 limits and 100,000 prefixes", 2_000.0),
+        ("reload-in-place", "reload of a class, limits: 1", "reload of a class, one limit", 15.0),
+        (
+            "reload-in-place-of-many",
+            "reload of a class, limits: 10000, prefixes: 100000",
+            "reload of a class, 10,000 limits and 100,000 prefixes",
+            150.0,
+        ),
         ("top", "top of a million sources", "agent top --once with a million sources", 200.0),
     ]
     .into_iter()

@@ -4,7 +4,7 @@
 //! table is created and filled. Then each hook's program is replaced atomically. Charges in the old table meanwhile are
 //! added to the new one once the old programs evaluate no packets any more.
 
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::packet::Direction;
@@ -267,5 +267,25 @@ pub(super) fn wait_for_packets() {
     // Programs run under RCU, whose grace period this barrier waits for (Linux 4.3, commit 5b25b13ab08f).
     if membarrier(MembarrierCommand::Global).is_err() {
         thread::sleep(JUDGED);
+    }
+}
+
+/// Packets that are still evaluated by the bank of the policy before.
+#[derive(Debug, Default)]
+pub(super) struct LastPackets(Option<JoinHandle<()>>);
+
+impl LastPackets {
+    /// All packets that have begun by now.
+    pub(super) fn until_now() -> Self {
+        // Without a thread there is nothing to wait with but this one.
+        let waiting = thread::Builder::new().name("last packets".to_owned()).spawn(wait_for_packets);
+        Self(waiting.map_err(|_| wait_for_packets()).ok())
+    }
+
+    /// Waits until they have been evaluated.
+    pub(super) fn wait(&mut self) {
+        if self.0.take().is_some_and(|waiting| waiting.join().is_err()) {
+            wait_for_packets();
+        }
     }
 }

@@ -93,6 +93,12 @@ impl PacketEngine {
         interfaces: &[String],
         lasting: Lasting,
     ) -> Result<Vec<String>, AttachError> {
+        {
+            let mut in_effect = self.lock();
+            if in_effect.can_switch_to(&config, &plan) {
+                return Ok(in_effect.switch_to(config, plan)?);
+            }
+        }
         // Other requests are served while it is loaded and verified.
         let change = Change::load(&config, plan, &self.pins, interfaces, None, lasting)?;
         self.lock().replace(change, config, &self.pins, interfaces)

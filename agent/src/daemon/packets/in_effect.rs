@@ -16,7 +16,7 @@ use datapath::memory::{Footprint, Lasting};
 use datapath::{AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory};
 use host::load::{HostLoad, ROOM, RoomDecision};
 
-use super::change::Change;
+use super::change::{Change, LastPackets};
 use super::counts;
 use super::refusal_counts::Escalation;
 use super::saved_bans::restore_bans;
@@ -48,6 +48,8 @@ pub(super) struct InEffect {
     pub(super) generation: Generation,
     /// This host's shares of shared limits, by the limits' names.
     pub(super) shares: HashMap<String, cluster::EffectiveShare>,
+    /// Packets that the policy before may still evaluate.
+    pub(super) last_packets: LastPackets,
     /// Receives this host's bans and removals, if it shares them.
     pub(super) outbox: Option<Arc<BanOutbox>>,
 }
@@ -112,6 +114,7 @@ impl InEffect {
             baseline,
             generation,
             shares,
+            last_packets: LastPackets::default(),
             outbox: None,
         };
         if let Err(error) = in_effect.follow_mode() {
@@ -163,17 +166,24 @@ impl InEffect {
         if let Err(error) = self.take_up_samples(&mut ingress, &config) {
             noted.push(format!("reading statistics of sources of the previous policy failed: {error}"));
         }
-        self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster.is_some() && limit.name == *name));
         self.end_escalation();
-        let mode = self.config.agent.mode;
         (self.ingress, self.egress) = (ingress, egress);
+        self.last_packets = LastPackets::default();
+        Ok(self.go_on_with(config, notes, noted))
+    }
+
+    /// Goes on with a config whose policy is in effect. Returns the notes for the operator: those of its change, and those
+    /// of the present state.
+    pub(super) fn go_on_with(&mut self, config: Config, notes: Vec<String>, mut noted: Vec<String>) -> Vec<String> {
+        self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster.is_some() && limit.name == *name));
+        let mode = self.config.agent.mode;
         (self.config, self.notes) = (config, notes);
         let followed = self.follow_mode();
         noted.extend(followed.err().map(|error| format!("applying the mode to bans that limits made failed: {error}")));
         noted.extend(self.suspension_note());
         noted.extend(self.interface_notes());
         self.follow_escalation(mode);
-        Ok(noted)
+        noted
     }
 
     /// Copies the samples of sources if the next policy has other maps.

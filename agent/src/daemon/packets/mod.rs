@@ -12,6 +12,7 @@ mod interfaces;
 mod refusal_counts;
 mod saved_bans;
 mod shared_bans;
+mod switch;
 
 pub use decisions::DecisionBans;
 pub use engine::{PERIOD, PacketEngine, Packets};

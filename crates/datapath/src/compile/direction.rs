@@ -2,7 +2,7 @@
 
 use common::essential::{Essential, PacketBucket};
 use common::packet::{Depth, Direction, Kind, Protocol};
-use common::prefix::PrefixRoots;
+use common::prefix::{PrefixRoots, Roots};
 use common::rule::{Rule, RuleSpan};
 use common::scope::SpansBy;
 use common::settings::{Mark, PortSpans, SPANS, Settings, span_index};
@@ -92,6 +92,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
             (false, true) => SpansBy::Protocol,
         } as u32,
         prefixes_in_use: u32::from(multipliers.are_needed(config) || scopes.have_sources()),
+        networks_in_use: u32::from(!networks.are_empty()),
         algorithms: rules.iter().fold(0, |bits, rule| bits | 1 << rule.algorithm),
         elastic_in_use: u32::from(own.iter().any(|limit| limit.throttle.is_elastic())),
         interfaces_in_use: u32::from(own.iter().any(|limit| limit.key == Key::Interface)),
@@ -113,8 +114,6 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         answers: PacketBucket::of_replies(scale),
         essential: PacketBucket::of_essential(scale),
         not_ip: PacketBucket::of_not_ip(scale),
-        prefixes: prefixes.roots,
-        networks,
         spans,
         ..Settings::NONE
     };
@@ -130,6 +129,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         interfaces: scopes.interfaces().clone(),
         limits_of_sources: scopes.limits_of_sources(),
         prefixes: prefixes.lines,
+        roots: Roots { prefixes: prefixes.roots, networks },
         catalogue,
         groups,
         layout,

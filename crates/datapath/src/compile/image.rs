@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use common::counters::BYPASS_ROWS;
 use common::packet::Address;
-use common::prefix::{Line, PrefixEntry};
+use common::prefix::{Line, PrefixEntry, Roots};
 use common::rule::Rule;
 use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Settings};
@@ -34,8 +34,9 @@ pub struct Image {
     /// For each source number, the limits that apply on some interface, as indices into the config.
     pub limits_of_sources: Vec<BTreeSet<usize>>,
     /// The search trees over prefixes of classes, of limits' sources and of exempt addresses, and over those of networks.
-    /// The settings have the roots.
     pub prefixes: Vec<Line>,
+    /// Their roots.
+    pub roots: Roots,
     /// The rule of each row of counters from [`BYPASS_ROWS`] on.
     pub catalogue: Vec<CountedRule>,
     /// The groups of keys, by number.
@@ -48,13 +49,13 @@ impl Image {
     /// The entry of the longest prefix that contains an address.
     #[must_use]
     pub fn entry(&self, address: Address) -> PrefixEntry {
-        self.settings.prefixes.look_up(self.prefixes.as_slice(), address)
+        self.roots.prefixes.look_up(self.prefixes.as_slice(), address)
     }
 
     /// The network of an address ([`common::network`]), if a limit of this direction requires it; 0 if it is in none.
     #[must_use]
     pub fn network(&self, address: Address) -> u32 {
-        self.settings.networks.look_up(self.prefixes.as_slice(), address).network()
+        self.roots.networks.look_up(self.prefixes.as_slice(), address).network()
     }
 
     /// The first row of rules for the multiplier of an entry.
@@ -68,6 +69,28 @@ impl Image {
     pub fn applies(&self, limit: usize, entry: PrefixEntry) -> bool {
         let number = self.settings.scoping.source(entry.source_index());
         self.limits_of_sources.get(number as usize).is_some_and(|limits| limits.contains(&limit))
+    }
+
+    /// The limit of a row of rules, as its index in the config.
+    #[must_use]
+    pub fn limit_of_row(&self, row: usize) -> Option<usize> {
+        Some(self.catalogue.get(row.checked_rem(self.catalogue.len())?)?.limit)
+    }
+
+    /// Whether `next` differs at most in what each [`common::bank::Bank`] has a copy of: rules, prefixes and their roots.
+    #[must_use]
+    pub fn differs_in_bank_only(&self, next: &Self) -> bool {
+        let Self { settings, max_sources, rules: _, marks, ports, scopes, interfaces, limits_of_sources, .. } = self;
+        let Self { prefixes: _, roots: _, catalogue, groups: _, layout, .. } = self;
+        *settings == next.settings
+            && *max_sources == next.max_sources
+            && *marks == next.marks
+            && *ports == next.ports
+            && *scopes == next.scopes
+            && *interfaces == next.interfaces
+            && *limits_of_sources == next.limits_of_sources
+            && *catalogue == next.catalogue
+            && *layout == next.layout
     }
 
     /// The number of rows of counters.

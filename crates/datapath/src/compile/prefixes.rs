@@ -156,7 +156,7 @@ mod tests {
             let image = compiled.unwrap();
             let source = (0x0a00_0000 + classes - 1).to_be_bytes();
             let source = common::packet::Address::from_ipv4(source);
-            assert_eq!(image.settings.prefixes.look_up(image.prefixes.as_slice(), source).class(), classes);
+            assert_eq!(image.entry(source).class(), classes);
         }
     }
 }

@@ -8,15 +8,18 @@ use memmap2::MmapOptions;
 
 use crate::error::LoadError;
 
-/// Writes all lines into a map of sufficient size that no program uses yet.
-pub(crate) fn write(map: &MapData, lines: &[Line]) -> Result<(), LoadError> {
+/// Writes all lines into a map of sufficient size, from the line `first` on; no program reads these lines meanwhile.
+pub(crate) fn write(map: &MapData, first: u32, lines: &[Line]) -> Result<(), LoadError> {
     if lines.is_empty() {
         return Ok(());
     }
-    let memory =
-        MmapOptions::new().len(size_of_val(lines)).map_raw(map.fd().as_fd().as_raw_fd()).map_err(LoadError::Mmap)?;
-    for (nth, line) in lines.iter().enumerate() {
-        // SAFETY: within the mapping, which is page-aligned; nothing else reads or writes it yet.
+    let first = first as usize;
+    let memory = MmapOptions::new()
+        .len((first + lines.len()) * size_of::<Line>())
+        .map_raw(map.fd().as_fd().as_raw_fd())
+        .map_err(LoadError::Mmap)?;
+    for (nth, line) in (first..).zip(lines) {
+        // SAFETY: within the mapping, which is page-aligned; nothing else reads or writes these lines.
         unsafe { memory.as_mut_ptr().cast::<[u64; LINE_WORDS]>().add(nth).write(line.0) };
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Changes rows of rules in place while programs use them, for shares of limits with `cluster`.
+//! Rows of rules in shared memory: the bank of the next policy, and rows in effect.
 //!
-//! Each word is replaced by one atomic store: the emission interval, the largest cost, and the enforcement. The order
+//! A row in effect changes in place with this host's share of a limit with `cluster`. Each word is replaced by one atomic store: the emission interval, the largest cost, and the enforcement. The order
 //! of the stores ensures that a packet in between is evaluated by the old row, the new one, or a stricter one. States
 //! are instants, which are valid under either row. If a packet's charge is reverted meanwhile because another CPU was
 //! faster, the refund may use the other interval.
@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::MapData;
+use common::bank::Bank;
 use common::rule::Rule;
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -24,25 +25,49 @@ const LAST: usize = WORDS - 1;
 #[derive(Debug)]
 pub(crate) struct Rows {
     memory: MmapRaw,
-    count: usize,
+    /// Rows of each bank.
+    of_bank: usize,
 }
 
 impl Rows {
-    pub(crate) fn map(map: &MapData, count: usize) -> Result<Self, LoadError> {
+    pub(crate) fn map(map: &MapData, of_bank: usize) -> Result<Self, LoadError> {
         let memory = MmapOptions::new()
-            .len(count.max(1) * size_of::<Rule>())
+            .len((Bank::COUNT as usize * of_bank).max(1) * size_of::<Rule>())
             .map_raw(map.fd().as_fd().as_raw_fd())
             .map_err(LoadError::Mmap)?;
-        Ok(Self { memory, count })
+        Ok(Self { memory, of_bank })
+    }
+
+    /// Rows of each bank.
+    pub(crate) const fn of_bank(&self) -> usize {
+        self.of_bank
+    }
+
+    /// The first row of a bank.
+    pub(crate) const fn first_of(&self, bank: Bank) -> usize {
+        bank.number() as usize * self.of_bank
+    }
+
+    const fn count(&self) -> usize {
+        Bank::COUNT as usize * self.of_bank
     }
 
     fn word(&self, row: usize, word: usize) -> &AtomicU64 {
-        assert!(row < self.count && word < WORDS, "word {word} of row {row} of {}", self.count);
+        assert!(row < self.count() && word < WORDS, "word {word} of row {row} of {}", self.count());
         // SAFETY: within the mapping, which is page-aligned and outlives the reference; the kernel reads aligned words.
         unsafe { AtomicU64::from_ptr(self.memory.as_mut_ptr().cast::<u64>().add(row * WORDS + word)) }
     }
 
-    /// Replaces a row by `new`, which may differ only in fields that a share changes.
+    /// Writes rows from `first` on, which no program reads meanwhile.
+    pub(crate) fn write(&self, first: usize, rules: &[Rule]) {
+        for (row, rule) in (first..).zip(rules) {
+            assert!(row < self.count(), "row {row} of {}", self.count());
+            // SAFETY: within the mapping, which is page-aligned; nothing else reads or writes this row.
+            unsafe { self.memory.as_mut_ptr().cast::<Rule>().add(row).write(*rule) };
+        }
+    }
+
+    /// Replaces a row in effect by `new`, which may differ only in fields that a share changes.
     pub(crate) fn replace(&self, row: usize, new: &Rule) {
         // The last word of a row: the enforcement, and fields that never change.
         let last = [
@@ -82,7 +107,7 @@ mod tests {
     fn rows() -> Rows {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        Rows { memory: MmapOptions::new().len(4096).map_raw(&file).unwrap(), count: 64 }
+        Rows { memory: MmapOptions::new().len(4096).map_raw(&file).unwrap(), of_bank: 32 }
     }
 
     #[test]

@@ -16,12 +16,38 @@ pub const RING_BYTES: u32 = 64 << 10;
 /// Bytes of one element of a text's map.
 pub const TEXT_CHUNK: usize = 4096;
 
+/// The least room for more lines of prefixes: some hundred prefixes.
+const MORE_LINES: u32 = 64;
+
 /// The most interfaces of a policy with limits for some interfaces.
 const MOST_INTERFACES: u32 = 1 << 14;
 
 /// The most sources of a part of a recording: outgoing packets are not recorded.
 pub(crate) fn recorded(image: &Image) -> u32 {
     if image.settings.is_egress != 0 { 1 } else { MOST_RECORDED }
+}
+
+/// Rows of rules in each bank: those of the policy, with room for multipliers up to the next power of two.
+pub(crate) fn rows_of_bank(image: &Image) -> u32 {
+    image.settings.rules_per_multiplier * multipliers(image).next_power_of_two()
+}
+
+/// The bits of a source index in one bank.
+pub(crate) fn source_index_bits(image: &Image) -> u32 {
+    image.settings.scoping.source_bits + multipliers(image).next_power_of_two().ilog2()
+}
+
+fn multipliers(image: &Image) -> u32 {
+    (image.rules.len() as u32).checked_div(image.settings.rules_per_multiplier).unwrap_or(1).max(1)
+}
+
+/// Lines of prefixes in each bank: those of the policy, with room for more.
+pub(crate) fn lines_of_bank(image: &Image) -> u32 {
+    if image.settings.prefixes_in_use == 0 && image.settings.networks_in_use == 0 {
+        return 0;
+    }
+    let lines = image.prefixes.len() as u32;
+    lines + lines / 4 + MORE_LINES
 }
 
 /// The most interfaces that a policy numbers.

@@ -1,5 +1,6 @@
 //! The kernel memory of a policy's maps, computed like the kernel's `map_mem_usage` (Linux 6.4).
 
+use common::bank::Bank;
 use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::key::Key;
@@ -13,7 +14,7 @@ use common::table::ELEMENT_WORDS;
 use common::throttle::PacketState;
 
 use crate::compile::Image;
-use crate::maps::size::{RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces, recorded};
+use crate::maps::size::{self, RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces, recorded};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -65,15 +66,16 @@ pub fn copy(table: &Settings) -> u64 {
 /// The maps and programs of one direction.
 pub fn policy(image: &Image, cpus: u64) -> u64 {
     let rows = |count: usize| (count as u64).max(1);
+    let banks = |size: u32| u64::from(Bank::COUNT * size).max(1);
     let own = if image.settings.reject_in_use != 0 { u64::from(MOST_OWN) } else { 1 };
     let ring = u64::from(RING_BYTES);
     PROGRAM
         + array(1, size_of::<Settings>())
-        + mapped(rows(image.rules.len()), size_of::<Rule>())
+        + mapped(banks(size::rows_of_bank(image)), size_of::<Rule>())
         + mapped(rows(image.ports.len()), size_of::<PortSpans>())
         + mapped(rows(image.scopes.len()), size_of::<ScopeSpans>())
         + hash(u64::from(interfaces(image)), size_of::<u32>(), size_of::<u32>())
-        + mapped(rows(image.prefixes.len()), size_of::<Line>())
+        + mapped(banks(size::lines_of_bank(image)), size_of::<Line>())
         + mapped(rows(image.marks.len()), size_of::<Mark>())
         + mapped(1, size_of::<Runtime>())
         + per_cpu(u64::from(image.counters()), size_of::<Counters>(), cpus)

@@ -181,7 +181,7 @@ impl Carry {
 
     fn each_slot(&self, mut work: impl FnMut(u32, u32)) {
         if !self.plan.groups.is_empty() {
-            for set in 0..self.old.shape().sets {
+            for set in self.old.used_sets() {
                 (0..self.old.shape().slots()).for_each(|nth| work(set, nth));
             }
         }

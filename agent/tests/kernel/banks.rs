@@ -24,7 +24,7 @@ pub fn a_share_is_that_of_both_banks_and_what_was_set_at_run_time_stays() {
         count() - before
     };
     assert_eq!([1, 3].map(|source| passed(&datapath, source)), [150, 50]);
-    assert!(datapath.can_switch_to(&other));
+    assert!(datapath.can_switch_to(&other, &[]));
     datapath.write_other_bank(&other).unwrap();
     assert_eq!(passed(&datapath, 4), 50, "what is written is not in effect");
     datapath.switch_to(other).unwrap();

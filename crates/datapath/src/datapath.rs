@@ -15,6 +15,7 @@ use common::share::Share;
 
 use crate::buffers;
 use crate::compile::Image;
+use crate::devices::device::Interface;
 use crate::error::LoadError;
 use crate::hooks::attached::Attached;
 use crate::hooks::pins::{self, PinDirectory};
@@ -256,14 +257,14 @@ impl Datapath {
     }
 
     /// Whether the loaded programs can evaluate `image`, which differs at most in rules and prefixes, and are in effect on
-    /// every interface to which they were attached.
+    /// exactly these interfaces.
     #[must_use]
-    pub fn can_switch_to(&self, image: &Image) -> bool {
+    pub fn can_switch_to(&self, image: &Image, devices: &[Interface]) -> bool {
         self.image.differs_in_bank_only(image)
             && image.rules.len() <= self.rows.of_bank()
             && image.prefixes.len() <= self.settings.lines_of_bank as usize
-            && self.troubles.is_empty()
-            && self.attached.iter().all(|attached| attached.is_in_effect(&self.pins))
+            && self.attached.len() == devices.len()
+            && devices.iter().all(|device| self.in_effect_on(device).is_some())
     }
 
     /// Writes `image` into the bank that is not in effect, with the present shares of limits. No packet may still be

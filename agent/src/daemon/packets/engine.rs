@@ -95,7 +95,7 @@ impl PacketEngine {
     ) -> Result<Vec<String>, AttachError> {
         {
             let mut in_effect = self.lock();
-            if in_effect.can_switch_to(&config, &plan) {
+            if in_effect.can_switch_to(&config, &plan, interfaces) {
                 return Ok(in_effect.switch_to(config, plan)?);
             }
         }

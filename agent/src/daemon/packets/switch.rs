@@ -2,22 +2,22 @@
 
 use config::policy::Config;
 use datapath::compile::Plan;
-use datapath::{LoadError, memory};
+use datapath::{LoadError, host_links, memory};
 
 use super::change::LastPackets;
 use super::in_effect::InEffect;
 
 impl InEffect {
-    /// Whether the policy differs from this one in rules and prefixes only.
-    pub(super) fn can_switch_to(&self, config: &Config, plan: &Plan) -> bool {
-        let is_same_host =
-            config.agent.attach == self.config.agent.attach && config.agent.interfaces == self.config.agent.interfaces;
+    /// Whether the policy differs from this one in rules and prefixes only, and is for the interfaces of this one.
+    pub(super) fn can_switch_to(&self, config: &Config, plan: &Plan, interfaces: &[String]) -> bool {
+        // Without them, loading reports why.
+        let Ok(devices) = host_links::present(interfaces) else { return false };
         let shared = |config: &Config| config.limits.iter().map(|limit| limit.cluster).collect::<Vec<_>>();
-        is_same_host
+        config.agent.attach == self.config.agent.attach
             && shared(config) == shared(&self.config)
-            && self.ingress.can_switch_to(&plan.ingress)
+            && self.ingress.can_switch_to(&plan.ingress, &devices)
             && match (&self.egress, &plan.egress) {
-                (Some(egress), Some(image)) => egress.can_switch_to(image),
+                (Some(egress), Some(image)) => egress.can_switch_to(image, &devices),
                 (None, None) => true,
                 _ => false,
             }

@@ -1,11 +1,14 @@
 //! A reload that changes classes, multipliers, exempt addresses or actions replaces rules and prefixes, and no program.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::process::Command;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use bpf::link;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
@@ -33,26 +36,13 @@ fn class(name: &str, source: &str, multiplier: &str) -> String {
     format!("[[class]]\nname = \"{name}\"\nsources = [\"{source}\"]\n{multiplier}\n")
 }
 
-/// The numbers of the loaded programs on the server's interface.
-fn programs(network: &Network) -> Vec<u64> {
-    let output = Command::new("ip").args(["netns", "exec", network.server(), "bpftool", "-j", "net"]).output().unwrap();
-    let shown: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let mut numbers = Vec::new();
-    collect(&shown, &mut numbers);
-    numbers.sort_unstable();
-    assert!(!numbers.is_empty(), "{shown}");
+/// The numbers of the programs, links and shared maps that the agent has pinned.
+fn programs(network: &Network) -> BTreeMap<PathBuf, u32> {
+    let pins = std::fs::read_dir(network.pins()).unwrap().map(|entry| entry.unwrap().path());
+    let number = |pin: PathBuf| Some((link::program_id(link::open(&pin).ok()?.as_fd()).ok()?, pin));
+    let numbers: BTreeMap<_, _> = pins.filter_map(number).map(|(number, pin)| (pin, number)).collect();
+    assert!(numbers.len() > 2, "{numbers:?}");
     numbers
-}
-
-fn collect(shown: &Value, numbers: &mut Vec<u64>) {
-    match shown {
-        Value::Array(values) => values.iter().for_each(|value| collect(value, numbers)),
-        Value::Object(fields) => {
-            numbers.extend(["id", "prog_id"].iter().filter_map(|name| fields.get(*name)?.as_u64()));
-            fields.values().for_each(|value| collect(value, numbers));
-        }
-        _ => {}
-    }
 }
 
 /// Reloads, and returns whether the same programs are attached as before.

@@ -2,6 +2,7 @@
 //! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
 
 mod flood;
+mod growth;
 mod lists;
 mod memory;
 mod network;
@@ -54,8 +55,10 @@ enum Part {
     Lists,
     /// Bytes of kernel memory for each source.
     Memory,
-    /// Reloads, looks and replays.
+    /// Starts, reloads, looks and replays.
     Agent,
+    /// What the model of growth consists of.
+    Growth,
 }
 
 fn main() -> ExitCode {
@@ -79,6 +82,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Lists => lists::run(arguments.rounds, only)?,
         Part::Memory => memory::run(arguments.rounds, only)?,
         Part::Agent => whole::run(arguments.rounds, only)?,
+        Part::Growth => growth::run(arguments.rounds, only)?,
     };
     testbed::measure::write(&arguments.out, &series)
 }

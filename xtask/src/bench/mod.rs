@@ -3,6 +3,7 @@
 pub mod aims;
 pub mod document;
 pub mod figures;
+pub mod growth;
 pub mod machine;
 pub mod plot;
 pub mod programs;

@@ -12,7 +12,7 @@ use super::build::{self, Profile};
 use super::{measured, rest, setup};
 use crate::bench::document::{self, Run};
 use crate::bench::figures::Figures;
-use crate::bench::{aims, machine, programs, table};
+use crate::bench::{aims, growth, machine, programs, table};
 use crate::cargo_tools::THROTTLECRAB;
 use crate::tools::{Detail, Group};
 use crate::workspace::Workspace;
@@ -53,12 +53,14 @@ enum Part {
     Lists,
     /// Bytes of kernel memory for each source.
     Memory,
-    /// How long reloads take, a look at a million sources, and a replay.
+    /// How long starts and reloads take, a look at a million sources, and a replay.
     Agent,
     /// Decisions in user space, and over HTTP beside another server.
     Decisions,
     /// What an agent costs while nothing happens.
     Rest,
+    /// The model of growth, to more CPUs and sources than this machine has. Only if it is named.
+    Growth,
 }
 
 impl Part {
@@ -73,6 +75,7 @@ impl Part {
             Self::Agent => "agent",
             Self::Decisions => "decisions",
             Self::Rest => "rest",
+            Self::Growth => "growth",
         }
     }
 
@@ -88,6 +91,7 @@ impl Part {
             Self::Agent => (2, 9),
             Self::Decisions => (2, 11),
             Self::Rest => (1, 1),
+            Self::Growth => (2, 15),
         }
     }
 }
@@ -114,15 +118,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let parts = match (arguments.parts.as_slice(), arguments.quick) {
         // From decisions on, fewer rounds make no sense, and an unoptimised build gives no useful figures.
         ([], true) => &Part::value_variants()[..Part::Decisions as usize],
-        ([], false) => Part::value_variants(),
+        ([], false) => &Part::value_variants()[..Part::Growth as usize],
         (parts, _) => parts,
     };
     let is_quick = arguments.quick || arguments.rounds.is_some();
-    let is_packet_alone = parts == [Part::Packet];
-    let toolchain = setup::ensure(if is_packet_alone { Group::Build } else { Group::Bench }, Detail::Changes)?;
+    let is_kernel_alone = parts == [Part::Packet] || parts == [Part::Growth];
+    let toolchain = setup::ensure(if is_kernel_alone { Group::Build } else { Group::Bench }, Detail::Changes)?;
     let llvm = toolchain.compiler.llvm;
     let folder = programs::build(&workspace, llvm)?;
-    let built = if is_packet_alone {
+    let built = if is_kernel_alone {
         build::Built {
             object: build::objects(&workspace, &toolchain)?,
             agent: PathBuf::new(),
@@ -148,6 +152,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         figures.read(&out)?;
         for unit in table::units(&figures, part.name()) {
             println!("\n{}", table::text(&table::rows(&figures, part.name(), &unit)));
+        }
+        if let Some(growth::Check { line, measured, predicted }) = growth::check(&figures) {
+            println!("a cache line moves to another CPU in {line:.0} ns");
+            println!("two CPUs that refuse one key: {measured:.0} ns a packet, predicted {predicted:.0}");
+        }
+        if let Some(rows) = growth::rows(&figures) {
+            println!("{}", table::markdown(&rows));
         }
         Ok(())
     });
@@ -188,7 +199,7 @@ impl Bench {
                 bench
             }
             _ => {
-                let mut bench = self.cargo_bench("edge", arguments.quick || arguments.parts == [Part::Packet]);
+                let mut bench = self.cargo_bench("edge", arguments.quick || self.agent.as_os_str().is_empty());
                 bench.args(["--", part.name()]);
                 bench
             }

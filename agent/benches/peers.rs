@@ -14,8 +14,10 @@ use testbed::measure::Series;
 use testbed::process::memory;
 
 const PART: &str = "decisions";
-/// Connections of the load, on two threads: each has one request outstanding.
+/// Connections of the usual load, on two threads.
 const CONNECTIONS: usize = 16;
+/// Requests in an array, which the peer does not have.
+const ARRAY: usize = 100;
 const KEYS: u64 = 10_000;
 const MANY_KEYS: u64 = 1_000_000;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,6 +54,27 @@ enum Kind {
 enum Allowance {
     Load,
     Memory,
+}
+
+/// What clients have outstanding.
+#[derive(Clone, Copy)]
+struct Load {
+    connections: usize,
+    /// Requests of each connection, sent together.
+    at_once: usize,
+    /// Decisions of each request.
+    each: usize,
+}
+
+impl Load {
+    const USUAL: Self = Self { connections: CONNECTIONS, at_once: 1, each: 1 };
+    /// Loads of which only the server's time is reported.
+    const MORE: [(&str, Self); 4] = [
+        ("CPU time of the server, 32 connections", Self { connections: 32, ..Self::USUAL }),
+        ("CPU time of the server, 512 connections", Self { connections: 512, ..Self::USUAL }),
+        ("CPU time of the server, 16 requests at once", Self { at_once: 16, ..Self::USUAL }),
+        ("CPU time of the server, arrays of 100", Self { each: ARRAY, ..Self::USUAL }),
+    ];
 }
 
 impl Kind {
@@ -111,6 +134,23 @@ impl Kind {
             (Self::Throttlecrab, Allowance::Load) => ("/throttle", throttle(key, 1_000_000)),
             (Self::Throttlecrab, Allowance::Memory) => ("/throttle", throttle(key, 10)),
         };
+        self.post(path, &body)
+    }
+
+    /// Requests of a load with so many decisions each; empty if the server has no arrays.
+    fn requests(self, each: usize) -> Vec<String> {
+        match (self, each) {
+            (_, 1) => (0..KEYS).map(|key| self.request(key, Allowance::Load)).collect(),
+            (Self::Weir, _) => {
+                let one = |key| format!("{{\"limit\":\"load\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}");
+                let keys: Vec<String> = (0..KEYS).map(one).collect();
+                keys.chunks(each).map(|keys| self.post("/v1/decide", &format!("[{}]", keys.join(",")))).collect()
+            }
+            (Self::Throttlecrab, _) => Vec::new(),
+        }
+    }
+
+    fn post(self, path: &str, body: &str) -> String {
         format!(
             "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             self.name(),
@@ -165,24 +205,28 @@ impl Server {
     }
 
     /// As many decisions as it makes: (a second, CPU time of each in microseconds).
-    fn load(&self, slice: Duration, requests: &[String]) -> Result<(f64, f64)> {
+    fn load(&self, slice: Duration, load: Load, requests: &[String]) -> Result<(f64, f64)> {
         let worked = self.worked()?;
         let start = Instant::now();
         let done: Result<Vec<u64>> = thread::scope(|scope| {
             let half = |half: usize| {
                 move || {
-                    let mut clients = (0..CONNECTIONS / 2).map(|_| self.client()).collect::<Result<Vec<_>>>()?;
+                    let mut clients = (0..load.connections / 2).map(|_| self.client()).collect::<Result<Vec<_>>>()?;
                     let mut place = half * requests.len() / 2;
-                    let mut done = 0;
+                    let (mut done, mut together) = (0, Vec::new());
                     while start.elapsed() < slice {
                         for client in &mut clients {
-                            place = (place + 1) % requests.len();
-                            client.send(requests[place].as_bytes())?;
+                            together.clear();
+                            for _ in 0..load.at_once {
+                                place = (place + 1) % requests.len();
+                                together.extend_from_slice(requests[place].as_bytes());
+                            }
+                            client.send(&together)?;
                         }
                         for client in &mut clients {
-                            client.passed()?;
+                            (0..load.at_once).try_for_each(|_| client.passed())?;
                         }
-                        done += clients.len() as u64;
+                        done += (clients.len() * load.at_once * load.each) as u64;
                     }
                     Ok(done)
                 }
@@ -275,7 +319,8 @@ impl Client {
                 let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
                 let length: usize = length.and_then(|length| length.parse().ok()).context("an answer has no length")?;
                 if let Some(body) = come.get(head + 4..head + 4 + length) {
-                    let is_passed = text.starts_with("HTTP/1.1 200 ") && body.starts_with(b"{\"allowed\":true");
+                    let allowed = body.strip_prefix(b"[").unwrap_or(body).starts_with(b"{\"allowed\":true");
+                    let is_passed = text.starts_with("HTTP/1.1 200 ") && allowed;
                     ensure!(is_passed, "not passed: {text}\n{}", String::from_utf8_lossy(body));
                     self.from += head + 4 + length;
                     return Ok(());
@@ -306,17 +351,18 @@ fn main() -> Result<()> {
 
     let mut samples = Kind::ALL.map(|_| COLUMNS.map(|_| Vec::new()));
     let servers = Kind::ALL.iter().map(|kind| kind.start()).collect::<Result<Vec<_>>>()?;
-    let requests: Vec<Vec<String>> =
-        Kind::ALL.iter().map(|kind| (0..KEYS).map(|key| kind.request(key, Allowance::Load)).collect()).collect();
+    let mut more = Load::MORE.map(|_| Kind::ALL.map(|_| Vec::new()));
+    let requests = Kind::ALL.map(|kind| kind.requests(1));
+    let arrays = Kind::ALL.map(|kind| kind.requests(ARRAY));
     // Who is first takes turns, too.
     let turns = |round: usize| (0..servers.len()).map(move |nth| (nth + round) % Kind::ALL.len());
     for nth in turns(0) {
-        servers[nth].load(slice, &requests[nth])?;
+        servers[nth].load(slice, Load::USUAL, &requests[nth])?;
     }
     for round in 0..arguments.rounds {
         let mut slowest = f64::MAX;
         for nth in turns(round) {
-            let (decisions, time) = servers[nth].load(slice, &requests[nth])?;
+            let (decisions, time) = servers[nth].load(slice, Load::USUAL, &requests[nth])?;
             samples[nth][0].push(decisions);
             samples[nth][1].push(time);
             slowest = slowest.min(decisions);
@@ -327,6 +373,12 @@ fn main() -> Result<()> {
             samples[nth][2].push(median);
             samples[nth][3].push(late);
         }
+        for ((_, load), samples) in Load::MORE.iter().zip(&mut more) {
+            let requests = if load.each == 1 { &requests } else { &arrays };
+            for nth in turns(round).filter(|nth| !requests[*nth].is_empty()) {
+                samples[nth].push(servers[nth].load(slice, *load, &requests[nth])?.1);
+            }
+        }
     }
     drop(servers);
     let mut series = Vec::new();
@@ -335,6 +387,10 @@ fn main() -> Result<()> {
             Series::new(PART, *case, kind.name(), unit).with(samples)
         };
         series.extend(COLUMNS.iter().zip(samples).map(of_column));
+    }
+    for ((case, _), samples) in Load::MORE.iter().zip(more) {
+        let of = |(kind, samples): (&Kind, Vec<f64>)| Series::new(PART, *case, kind.name(), COLUMNS[1].1).with(samples);
+        series.extend(Kind::ALL.iter().zip(samples).filter(|(_, samples)| !samples.is_empty()).map(of));
     }
     for kind in Kind::ALL {
         let server = kind.start()?;

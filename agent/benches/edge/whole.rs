@@ -1,5 +1,6 @@
-//! The agent as its operator sees it: how long a reload takes, a look at a million sources, and a replay.
+//! The agent as its operator sees it: how long a start takes, a reload, a look at a million sources, and a replay.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -20,6 +21,12 @@ const AGENT: &str = "WEIR_AGENT";
 const MILLION: u64 = 1_000_000;
 /// Limits and prefixes of a config that is read again.
 const RELOADED: [(u32, u32); 5] = [(1, 0), (100, 0), (1_000, 0), (10_000, 0), (10_000, 100_000)];
+/// Configs of an agent that starts.
+const STARTED: [(Directions, (u32, u32), &str); 3] = [
+    (Directions::Ingress, RELOADED[0], "start, limits: 1"),
+    (Directions::Both, RELOADED[0], "start, limits: 1 of ingress and 1 of egress"),
+    (Directions::Ingress, RELOADED[4], "start, limits: 10000, prefixes: 100000"),
+];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent in a lane, ended when dropped.
@@ -35,6 +42,12 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let sender = Sender::new()?;
     sender.enter()?;
     let mut series = Vec::new();
+    for (of, size, case) in STARTED {
+        if case.contains(only) {
+            let lane = sender.lane()?;
+            series.push(Series::new(PART, case, "weir", "ms").with(starts(&lane, rounds, &of.policy(size))?));
+        }
+    }
     let classes = [RELOADED[0], RELOADED[4]].map(|size| (Changed::Class, size));
     for (changed, (count, prefix_count)) in RELOADED.map(|size| (Changed::Burst, size)).into_iter().chain(classes) {
         let what = match changed {
@@ -74,6 +87,23 @@ enum Changed {
     Class,
 }
 
+/// Where an agent that starts has limits.
+#[derive(Clone, Copy)]
+enum Directions {
+    Ingress,
+    Both,
+}
+
+impl Directions {
+    fn policy(self, size: (u32, u32)) -> String {
+        let more = match self {
+            Self::Ingress => String::new(),
+            Self::Both => limit("b", USUAL, "direction = \"egress\""),
+        };
+        policy(Changed::Burst, size, 0) + &more
+    }
+}
+
 /// A policy that is another one in each round, so that there is something to reload.
 fn policy(changed: Changed, (count, prefix_count): (u32, u32), round: usize) -> String {
     let [of_burst, of_class] = [Changed::Burst, Changed::Class].map(|of| if of == changed { round as u64 } else { 0 });
@@ -92,6 +122,19 @@ fn reloads(lane: &Lane, rounds: usize, changed: Changed, size: (u32, u32)) -> Re
     Ok(samples)
 }
 
+/// Milliseconds from the start of the process until it reports that limits are in effect.
+fn starts(lane: &Lane, rounds: usize, tables: &str) -> Result<Vec<f64>> {
+    let start = |_| {
+        let start = Instant::now();
+        let mut agent = Agent::spawn(lane, tables, Stdio::piped())?;
+        let reports = agent.child.stderr.take().context("the agent's standard error")?;
+        let is_ready = |line: &std::io::Result<String>| line.as_ref().is_ok_and(|line| line.starts_with("enforcing "));
+        ensure!(BufReader::new(reports).lines().any(|line| is_ready(&line)), "the agent ended at its start");
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    };
+    (0..rounds).map(start).collect()
+}
+
 fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
     // Every one of them is remembered for an hour.
     let agent = Agent::start(lane, &limit("a", REFUSING, ""))?;
@@ -106,14 +149,18 @@ fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
 }
 
 impl<'l> Agent<'l> {
-    fn start(lane: &'l Lane, tables: &str) -> Result<Self> {
+    fn spawn(lane: &'l Lane, tables: &str, reports: Stdio) -> Result<Self> {
         let program = program()?;
         let folder = tempfile::tempdir()?;
         let mut command = Command::new(&program);
-        command.arg("--config").arg(folder.path().join("limits.toml")).stderr(Stdio::null()).stdout(Stdio::null());
+        command.arg("--config").arg(folder.path().join("limits.toml")).stderr(reports).stdout(Stdio::null());
         write_config(&folder, lane, tables)?;
         let child = lane.inside(|| command.spawn())?.context("starting the agent")?;
-        let mut agent = Self { lane, child, folder, program };
+        Ok(Self { lane, child, folder, program })
+    }
+
+    fn start(lane: &'l Lane, tables: &str) -> Result<Self> {
+        let mut agent = Self::spawn(lane, tables, Stdio::null())?;
         let deadline = Instant::now() + PATIENCE;
         while agent.timed(&["status"]).is_err() {
             if let Some(status) = agent.child.try_wait()? {

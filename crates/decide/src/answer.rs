@@ -1,17 +1,17 @@
 //! The reply to a question, and its HTTP headers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::decide::Answer;
 use common::rate_limiter::Outcome;
+use hyper::header::HeaderValue;
 
 /// A reply, and the `RateLimit-Policy` of the client's class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided {
     pub answer: Answer,
     /// `None` for an exempt client.
-    pub(super) policy: Option<Arc<str>>,
+    pub(super) policy: Option<HeaderValue>,
 }
 
 impl Decided {

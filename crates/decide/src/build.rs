@@ -132,11 +132,7 @@ impl Engine {
                 together: policy.cluster.map(|_| known.and_then(|known| known.together.clone()).unwrap_or_default()),
                 escalation,
                 observes,
-                policy_headers: sources
-                    .multipliers()
-                    .iter()
-                    .map(|times| headers::policy(policy, *times).into())
-                    .collect(),
+                policy_headers: sources.multipliers().iter().map(|times| headers::policy(policy, *times)).collect(),
                 replaces: policy.replaces.as_ref().and_then(&place),
             });
         }

@@ -11,6 +11,7 @@ use common::limiter::Rate;
 use common::rate_limiter::Outcome;
 use config::Formula;
 use config::policy::RequestLimit;
+use hyper::header::HeaderValue;
 
 use super::answer::{Decided, answer};
 use super::charge::Charge;
@@ -61,8 +62,13 @@ impl Engine {
     ///
     /// When the question is invalid; nothing is charged then.
     pub fn decide(&self, question: &Question, now: u64) -> Result<Answer, DecideError> {
+        Ok(self.decide_alone(question, now)?.answer)
+    }
+
+    /// The same, with the reply's headers.
+    pub(super) fn decide_alone(&self, question: &Question, now: u64) -> Result<Decided, DecideError> {
         let charge = self.charge(question)?;
-        Ok(answer(self.limit_name(&charge), self.settle(charge, now)))
+        Ok(self.answer(&charge, self.settle(charge, now)))
     }
 
     /// Decides many requests separately.
@@ -77,7 +83,7 @@ impl Engine {
 
     /// The reply to a charge, with the `RateLimit-Policy` of the client's class.
     pub(super) fn answer(&self, charge: &Charge, outcome: Outcome) -> Decided {
-        Decided { answer: answer(self.limit_name(charge), outcome), policy: self.policy_header(charge).map(Arc::clone) }
+        Decided { answer: answer(self.limit_name(charge), outcome), policy: self.policy_header(charge).cloned() }
     }
 
     /// The store of a charge's key; `None` if the client is exempt.
@@ -255,7 +261,7 @@ impl Engine {
     }
 
     /// The `RateLimit-Policy` of a charge's class, unless it is exempt.
-    pub(super) fn policy_header(&self, charge: &Charge) -> Option<&Arc<str>> {
+    pub(super) fn policy_header(&self, charge: &Charge) -> Option<&HeaderValue> {
         let SourceClass::Multiplier(multiplier) = charge.source_class else { return None };
         self.limits[charge.limit].policy_headers.get(multiplier)
     }

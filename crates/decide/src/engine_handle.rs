@@ -29,10 +29,12 @@ impl EngineHandle {
     ///
     /// When the question is invalid; nothing is charged then.
     pub fn ask(&self, question: &Question) -> Result<Decision, DecideError> {
-        let Some(first) = self.ask_each(std::slice::from_ref(question)).map_err(|(_, error)| error)?.pop() else {
-            return Err(DecideError::Ending);
-        };
-        Ok(first)
+        let engine = self.engine();
+        if question.wait.is_none() {
+            return engine.decide_alone(question, (self.now)()).map(Decision::Made);
+        }
+        let decisions = engine.waiting().decide(&self.current, std::slice::from_ref(question), self.now);
+        decisions.map_err(|(_, error)| error)?.pop().ok_or(DecideError::Ending)
     }
 
     /// Decides many requests separately.

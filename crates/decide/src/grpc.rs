@@ -195,7 +195,7 @@ fn headers(engine: &Engine, charge: &Charge, outcome: Outcome) -> Vec<HeaderValu
     let answer = answer(&engine.limit(charge.limit).name, outcome);
     let policy = engine.policy_header(charge);
     let headers = [
-        ("ratelimit-policy", policy.map(ToString::to_string)),
+        ("ratelimit-policy", policy.and_then(|policy| policy.to_str().ok()).map(str::to_owned)),
         ("ratelimit", policy.map(|_| headers::limit(&answer))),
         ("retry-after", headers::retry_after(&answer)),
     ];

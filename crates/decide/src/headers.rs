@@ -5,14 +5,17 @@
 
 use api::decide::Answer;
 use config::policy::{Multiplier, RequestLimit, RequestUnit};
+use hyper::header::HeaderValue;
 
 /// The largest integer of a structured field.
 const LARGEST_INTEGER: u64 = 999_999_999_999_999;
+/// Room for quotes, names and two integers, in bytes.
+const PARAMETERS: usize = 2 + 2 * (3 + 15);
 
 /// `RateLimit-Policy`: the quota `q` and its window `w` in seconds, for the limit and each of its tiers, with this
 /// multiplier.
 #[must_use]
-pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> String {
+pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> HeaderValue {
     let items: Vec<String> = limit
         .quotas(multiplier)
         .into_iter()
@@ -25,14 +28,20 @@ pub fn policy(limit: &RequestLimit, multiplier: Multiplier) -> String {
             format!("{};q={};w={window}{unit}", string(&name), rate.count.min(LARGEST_INTEGER))
         })
         .collect();
-    items.join(", ")
+    // Printable ASCII, which is always valid.
+    HeaderValue::try_from(items.join(", ")).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// `RateLimit`: the remaining units `r`, and the seconds `t` until the allowance is full.
 #[must_use]
 pub fn limit(answer: &Answer) -> String {
-    let remaining = answer.remaining.min(LARGEST_INTEGER);
-    format!("{};r={remaining};t={}", string(&answer.limit), seconds(answer.reset_after_seconds))
+    let mut text = String::with_capacity(answer.limit.len() + PARAMETERS);
+    push_string(&mut text, &answer.limit);
+    text.push_str(";r=");
+    text.push_str(itoa::Buffer::new().format(answer.remaining.min(LARGEST_INTEGER)));
+    text.push_str(";t=");
+    text.push_str(itoa::Buffer::new().format(seconds(answer.reset_after_seconds)));
+    text
 }
 
 /// `Retry-After` in whole seconds, at least one and rounded up; `None` if waiting does not help.
@@ -48,15 +57,24 @@ fn seconds(value: f64) -> u64 {
 
 /// A structured field's string: printable ASCII; other characters are left out.
 fn string(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars().filter(|c| (' '..='~').contains(c)) {
-        if matches!(c, '"' | '\\') {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-    }
-    quoted.push('"');
+    let mut quoted = String::new();
+    push_string(&mut quoted, text);
     quoted
+}
+
+fn push_string(into: &mut String, text: &str) {
+    into.push('"');
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+        into.push_str(text);
+    } else {
+        for c in text.chars().filter(|c| (' '..='~').contains(c)) {
+            if matches!(c, '"' | '\\') {
+                into.push('\\');
+            }
+            into.push(c);
+        }
+    }
+    into.push('"');
 }
 
 #[cfg(test)]
@@ -81,7 +99,8 @@ mod tests {
              \"per \\\"user\\\"-3\";q=25;w=1;qu=\"credits\""
         );
         // The class's count is not whole: one unit in a longer window.
-        assert!(of_class(0.001).starts_with("\"per \\\"user\\\"\";q=1;w=100;"), "{}", of_class(0.001));
+        let slow = of_class(0.001);
+        assert!(slow.to_str().unwrap().starts_with("\"per \\\"user\\\"\";q=1;w=100;"), "{slow:?}");
         let mut answer = Answer {
             allowed: false,
             limit: "a".to_owned(),

@@ -4,7 +4,9 @@
 //! connections in number.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 
 use api::decide::Question;
 use host::descriptors::places;
@@ -28,6 +30,9 @@ use super::headers;
 const LONGEST_BODY: usize = 256 * 1024;
 /// The longest array of requests.
 const MOST_QUESTIONS: usize = 1_000;
+
+/// The bytes of most replies: room for them is allocated at once.
+const USUAL_REPLY: usize = 256;
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -73,6 +78,8 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
     // Errors of one client concern no other.
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
+        // Replies are small: one buffer costs less than a list of two.
+        .writev(false)
         .header_read_timeout(PATIENCE)
         .serve_connection(TokioIo::new(stream), service)
         .await;
@@ -94,24 +101,50 @@ where
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return response;
     }
-    let body = Limited::new(request.into_body(), LONGEST_BODY).collect();
-    let body = match tokio::time::timeout(PATIENCE, body).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return refuse(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                &format!("the body exceeds {LONGEST_BODY} bytes: send fewer requests at once"),
-            );
-        }
-        Ok(Err(error)) => return refuse(StatusCode::BAD_REQUEST, &format!("reading the body failed: {error}")),
-        Err(_) => {
-            return refuse(
-                StatusCode::REQUEST_TIMEOUT,
-                &format!("the body did not arrive within {} s", PATIENCE.as_secs()),
-            );
-        }
+    let mut body = pin!(whole(request.into_body()));
+    // Most bodies arrive with their heads, and need no timer.
+    let arrived = poll_fn(|context| Poll::Ready(body.as_mut().poll(context))).await;
+    let body = match arrived {
+        Poll::Ready(body) => body,
+        // Boxed, since every request would move it.
+        Poll::Pending => match Box::pin(tokio::time::timeout(PATIENCE, body)).await {
+            Ok(body) => body,
+            Err(_) => {
+                return refuse(
+                    StatusCode::REQUEST_TIMEOUT,
+                    &format!("the body did not arrive within {} s", PATIENCE.as_secs()),
+                );
+            }
+        },
     };
-    decide(&body, handle).await
+    match body {
+        Ok(body) => decide(&body, handle).await,
+        Err(error) if error.is::<LengthLimitError>() => refuse(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            &format!("the body exceeds {LONGEST_BODY} bytes: send fewer requests at once"),
+        ),
+        Err(error) => refuse(StatusCode::BAD_REQUEST, &format!("reading the body failed: {error}")),
+    }
+}
+
+/// A body of bounded length. One that arrives in one piece is not copied.
+async fn whole<B>(body: B) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut body = pin!(Limited::new(body, LONGEST_BODY));
+    let mut read = Vec::new();
+    while !body.is_end_stream() {
+        let Some(frame) = body.frame().await.transpose()? else { break };
+        // Trailers say nothing here.
+        let Ok(data) = frame.into_data() else { continue };
+        if body.is_end_stream() && read.is_empty() {
+            return Ok(data);
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(read.into())
 }
 
 /// The reply to one body: a request, or an array of them.
@@ -156,10 +189,11 @@ async fn each(questions: &[Question], handle: &EngineHandle) -> Result<Vec<Decid
 }
 
 fn one(Decided { answer, policy }: &Decided) -> Response<Full<Bytes>> {
-    let policy = policy.as_deref();
     let mut response = json(status(answer.allowed), answer);
-    header(&mut response, RATELIMIT_POLICY, policy.map(str::to_owned));
-    header(&mut response, RATELIMIT, policy.map(|_| headers::limit(answer)));
+    if let Some(policy) = policy {
+        response.headers_mut().insert(RATELIMIT_POLICY, policy.clone());
+        header(&mut response, RATELIMIT, Some(headers::limit(answer)));
+    }
     header(&mut response, RETRY_AFTER, headers::retry_after(answer));
     response
 }
@@ -180,8 +214,9 @@ fn refuse(status: StatusCode, reason: &str) -> Response<Full<Bytes>> {
 }
 
 fn json(status: StatusCode, document: &impl Serialize) -> Response<Full<Bytes>> {
+    let mut body = Vec::with_capacity(USUAL_REPLY);
     // These documents are strings and numbers, which always serialise.
-    let body = serde_json::to_vec(document).unwrap_or_default();
+    let _ = serde_json::to_writer(&mut body, document);
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

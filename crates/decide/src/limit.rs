@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use config::policy::{RequestEnforcement, RequestLimit};
+use hyper::header::HeaderValue;
 use ipnet::IpNet;
 
 use super::escalation::Escalation;
@@ -42,7 +43,7 @@ pub(super) struct Limit {
     pub(super) escalation: Option<Arc<Escalation>>,
     pub(super) observes: bool,
     /// One for each multiplier of the classes.
-    pub(super) policy_headers: Vec<Arc<str>>,
+    pub(super) policy_headers: Vec<HeaderValue>,
     /// The limit that this one replaces.
     pub(super) replaces: Option<usize>,
 }

@@ -1,6 +1,6 @@
 //! Weir's aims: ratios within one run, and absolute bounds for memory and for commands.
 
-use super::figures::{Figures, Summary};
+use super::figures::{Figures, Series, Summary};
 
 /// An aim and its result.
 pub struct Aim {
@@ -199,6 +199,7 @@ fn of_the_agent(figures: &Figures) -> Vec<Aim> {
         aim("replay", format!("replay of a capture, {sources} sources: a packet"), Bound::Nanoseconds(200.0), measured)
     });
     let commands = [
+        ("start", "start, limits: 1", "start of the agent, one limit", 250.0),
         ("reload", "reload, limits: 10000, prefixes: 100000", "reload of 10,000 limits and 100,000 prefixes", 2_000.0),
         ("reload-in-place", "reload of a class, limits: 1", "reload of a class, one limit", 15.0),
         (
@@ -220,10 +221,14 @@ fn of_the_agent(figures: &Figures) -> Vec<Aim> {
 /// Aims on decisions over HTTP.
 pub fn of_decisions(figures: &Figures) -> Vec<Aim> {
     const PEER: &str = "throttlecrab-server";
-    let cases = figures.0.iter().filter(|series| series.part == DECISIONS && series.by == WEIR);
+    let of_both = |series: &&Series| figures.samples(DECISIONS, &series.case, PEER).is_some();
+    let cases = figures.0.iter().filter(|series| series.part == DECISIONS && series.by == WEIR).filter(of_both);
     let bounds = cases.filter_map(|series| {
         let bound = match series.unit.as_str() {
             "decisions a second" => Bound::AtLeast(1.0),
+            "µs a decision" if series.case.ends_with("32 connections") || series.case.ends_with("512 connections") => {
+                Bound::AtMost(0.75)
+            }
             "MB resident" => Bound::AtMost(0.25),
             "bytes" => return None,
             _ => Bound::AtMost(1.0),
@@ -259,7 +264,6 @@ pub fn rows(aims: &[Aim]) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::Series;
 
     fn series(part: &str, case: &str, by: &str, samples: &[f64]) -> Series {
         let [part, case, by, unit] = [part, case, by, "unit"].map(str::to_owned);

@@ -254,9 +254,19 @@ fn load(
     }
     let mut ingress = Datapath::load_at(plan.ingress, pins, place)?;
     let mut egress = plan.egress.map(|image| Datapath::load_at(image, pins, place)).transpose()?;
-    for datapath in std::iter::once(&mut ingress).chain(&mut egress) {
-        for device in devices {
-            datapath.prepare_for(device, config.agent.attach)?;
+    let prepare = |datapath: &mut Datapath| {
+        devices.iter().try_for_each(|device| datapath.prepare_for(device, config.agent.attach))
+    };
+    match &mut egress {
+        None => prepare(&mut ingress)?,
+        // Verification is most of a start's time: both directions at once, where there are CPUs for them.
+        Some(egress) => {
+            let (of_ingress, of_egress) = thread::scope(|scope| {
+                let verifier = scope.spawn(|| prepare(egress));
+                (prepare(&mut ingress), verifier.join())
+            });
+            of_ingress?;
+            of_egress.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
     }
     Ok((ingress, egress))

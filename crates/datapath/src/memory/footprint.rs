@@ -32,7 +32,8 @@ pub fn footprint(config: &Config, plan: &Plan) -> Footprint {
     let networks = config.geo.networks.len() as u64;
     let own = config.limits.len() as u64 * PER_LIMIT + prefixes * PER_PREFIX + networks * PER_NETWORK;
     let images = || std::iter::once(&plan.ingress).chain(&plan.egress);
-    let most_rules = images().map(|image| u64::from(image.settings.most_rules)).max().unwrap_or(0);
+    // Both directions are verified at the same time.
+    let most_rules: u64 = images().map(|image| u64::from(image.settings.most_rules)).sum();
     Footprint {
         table: kernel::table(&plan.ingress.settings),
         policy: images().map(|image| kernel::policy(image, cpus)).sum(),

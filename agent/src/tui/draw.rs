@@ -307,7 +307,7 @@ fn prefix_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
 
 /// What rows of prefixes are based on.
 fn sampled_text(found: &HeavyPrefixes) -> String {
-    let of = if found.one_in > 1 { format!(", 1 in {}", found.one_in) } else { String::new() };
+    let of = if found.one_in > 1 { format!(", 1 in {}", compact(found.one_in.into())) } else { String::new() };
     format!(
         "{} packets of {:.0} s{of}; {} elsewhere",
         compact(found.samples as f64),
@@ -342,7 +342,7 @@ fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
                 None => format!("{matching} sources"),
             };
             if let Some(sampled) = app.view().and_then(|view| view.prefixes.as_ref()).filter(|_| app.is_by_prefix()) {
-                return Paragraph::new(format!("q quit  x sources  p pause  ? help   {}", sampled_text(sampled)))
+                return Paragraph::new(format!("q quit  x sources  ? help   {}", sampled_text(sampled)))
                     .style(REVERSED);
             }
             Paragraph::new(format!("q quit  s sort  / filter  p pause  ? help   by {order}: {what}")).style(REVERSED)

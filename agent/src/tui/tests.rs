@@ -121,10 +121,10 @@ fn a_screen_of_prefixes_has_their_shares_and_its_sample() {
     view.prefixes = Some(serde_json::from_value(found).unwrap());
     app.arrived(Ok(view));
     let screen = lines(&app, 80, 24);
-    assert_eq!(screen[7], "PREFIX                         OWN   SHARE PACKETS/s THROTTLED/s   SOURCES");
-    assert_eq!(screen[8], "198.18.0.0/16                40.0%   50.0%     12346           0    >=3112");
-    assert_eq!(screen[9], "2001:db8:1234:5678::/64       5.0%   15.0%     12346           7    >=3112");
-    assert_eq!(screen[23], "q quit  x sources  p pause  ? help   40000 packets of 10 s, 1 in 64; 55.0% elsewhere");
+    assert_eq!(screen[7], "PREFIX                               OWN   SHARE PACKETS/s THROTTLED/s   SOURCES");
+    assert_eq!(screen[8], "198.18.0.0/16                      40.0%   50.0%     12346           0    >=3112");
+    assert_eq!(screen[9], "2001:db8:1234:5678::/64             5.0%   15.0%     12346           7    >=3112");
+    assert_eq!(screen[23], "q quit  x sources  ? help   40000 packets of 10 s, 1 in 64; 55.0% elsewhere");
     // Only its rows are scrolled.
     press(&mut app, KeyCode::End);
     assert!(lines(&app, 80, 24)[8].starts_with("2001:db8:1234:5678::/64"));

@@ -162,7 +162,7 @@ fn a_sample_ends_in_the_kernel_without_queries() {
     assert!(!has_rings() && runtime().iter().all(|runtime| runtime.taps == 0));
     query(&agent);
     assert!(has_rings() && runtime().iter().any(|runtime| runtime.stream.until > 0 && runtime.taps != 0));
-    // Ten seconds after the last query.
+    // Five seconds after the last query.
     agent.wait_for("end of the sample", |_| !has_rings());
     assert!(runtime().iter().all(|runtime| runtime.taps == 0 && runtime.stream.until == 0));
 }

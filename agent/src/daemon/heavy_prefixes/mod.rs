@@ -5,6 +5,7 @@
 
 mod rate;
 mod running;
+mod watch;
 mod watcher;
 
 pub use watcher::PrefixWatcher;

@@ -13,12 +13,12 @@ use host::monotonic_nanoseconds;
 
 use super::super::packets::Packets;
 use super::rate;
-use super::watcher::{Watch, lock};
+use super::watch::{Watch, lock};
 
 /// The interval at which the rings are read. A ring of 64 KiB has room for some 1,300 samples, and a CPU has 200.
 const PERIOD: Duration = Duration::from_millis(50);
 /// How long samples are taken after the last query.
-const LINGER: Duration = Duration::from_secs(10);
+const LINGER: Duration = Duration::from_secs(5);
 /// When the kernel programs stop if the agent does not go on.
 const LEASE: Duration = Duration::from_secs(10);
 /// The time before its end at which a lease is renewed: a write to a map.

@@ -1,6 +1,6 @@
 //! Replies to queries, and starts the thread.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use heavy_prefixes::{Summary, Window};
 use super::super::packets::Packets;
 use super::rate;
 use super::running::{Running, settings};
+use super::watch::{Watch, lock};
 
 /// The time of the samples: as long as the eye follows a rate.
 const SPAN: Duration = Duration::from_secs(10);
@@ -21,17 +22,6 @@ const MOST: usize = 100_000;
 pub struct PrefixWatcher {
     packets: Packets,
     watch: Arc<Mutex<Watch>>,
-}
-
-/// Shared with the thread.
-pub(super) struct Watch {
-    pub(super) window: Window,
-    /// The last query.
-    pub(super) asked: Instant,
-    /// Whether there is a thread.
-    pub(super) is_running: bool,
-    pub(super) one_in: u32,
-    pub(super) lost: u64,
 }
 
 impl PrefixWatcher {
@@ -80,11 +70,6 @@ impl PrefixWatcher {
         watch.is_running = true;
         Ok(())
     }
-}
-
-pub(super) fn lock(watch: &Mutex<Watch>) -> MutexGuard<'_, Watch> {
-    // After a panic elsewhere, some samples are missing.
-    watch.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn document(watch: &Watch, share: f64) -> HeavyPrefixes {

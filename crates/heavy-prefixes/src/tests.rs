@@ -263,7 +263,7 @@ fn shares_are_within_the_stated_error_and_closer_than_those_of_rhhh() {
     // 5 % of 20 are 1. The bound holds for any distribution, and is wide for this one.
     assert!(outside <= 3, "{outside} of {TRIALS} samples exceed the error that holds for all prefixes");
     // 5 % of the rows, and six standard deviations more.
-    let expected = 0.05 * rows as f64;
+    let expected = 0.05 * f64::from(rows);
     assert!((off_margin as f64) < expected + 6.0 * expected.sqrt(), "{off_margin} of {rows} rows exceed their margin");
     println!("largest error: {:.4}, of RHHH {:.4}", errors / TRIALS as f64, errors_of_rhhh / TRIALS as f64);
     assert!(errors * 1.5 < errors_of_rhhh, "{errors} {errors_of_rhhh}");

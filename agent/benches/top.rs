@@ -114,7 +114,7 @@ impl Drop for Pins {
 /// Everything that the agent does for one view of `agent top`, to the text that goes through the socket.
 fn view(reader: &Reader<'_>, live: &mut Live, nth: usize) -> String {
     let sort = [Sort::ThrottledRate, Sort::PassedRate, Sort::Throttled, Sort::Passed][nth % 4];
-    let query = ViewQuery { sort, within: None, most: MOST_SOURCES };
+    let query = ViewQuery { sort, within: None, most: MOST_SOURCES, prefixes: None };
     let sources = live.view(reader, &query, None).expect("a view");
     let (totals, limits) =
         (reader.totals(Extent::Whole).expect("totals"), reader.limits(Extent::Whole).expect("limits"));

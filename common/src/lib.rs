@@ -30,6 +30,7 @@ pub mod settings;
 pub mod share;
 pub mod source_sketch;
 mod spans;
+pub mod stream;
 pub mod table;
 pub mod throttle;
 pub mod time;

@@ -10,6 +10,7 @@ use crate::key::HashSeed;
 use crate::prefix::Roots;
 use crate::rule::RuleSpan;
 use crate::scope::Scoping;
+use crate::stream::StreamSettings;
 use crate::table::Shape;
 use crate::time::TickScale;
 
@@ -164,12 +165,29 @@ pub struct Runtime {
     pub nanoseconds: u64,
     /// The [`crate::bank::Bank`] in effect.
     pub bank: u32,
-    /// 0.
-    pub unused: u32,
+    /// [`Runtime::CAPTURE`] and [`Runtime::STREAM`]: who receives packets after their verdict.
+    pub taps: u32,
     /// The capture of packets.
     pub capture: CaptureSettings,
+    /// The sample of packets whose sources are read.
+    pub stream: StreamSettings,
     /// The roots of the trees of prefixes, for each bank.
     pub roots: [Roots; Bank::COUNT as usize],
+}
+
+impl Runtime {
+    /// There is a capture.
+    pub const CAPTURE: u32 = 1;
+    /// The sources of sampled packets are read.
+    pub const STREAM: u32 = 2;
+
+    /// With the taps that the settings of captures and streams require.
+    #[must_use]
+    pub const fn with_taps(self) -> Self {
+        let capture = if self.capture.until == 0 { 0 } else { Self::CAPTURE };
+        let stream = if self.stream.until == 0 { 0 } else { Self::STREAM };
+        Self { taps: capture | stream, ..self }
+    }
 }
 
 /// The properties of a table that a policy must share to reuse it. Pinned beside the table.

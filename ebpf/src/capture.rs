@@ -9,51 +9,26 @@ use common::program::Frame;
 use crate::context::{TcFrame, XdpFrame};
 use crate::maps::{CAPTURE, CAPTURE_LOST, RUNTIME, direction};
 
-/// Whether there is a capture.
-#[inline(always)]
-fn is_on() -> bool {
-    RUNTIME.get(0).is_some_and(|runtime| runtime.capture.until != 0)
-}
-
-/// Captures a frame in the driver; `is_refused` is [`Captured::REFUSED`] or 0.
-#[inline(always)]
-pub fn driver_frame(context: *mut xdp_md, is_refused: u32) {
-    if is_on() {
-        weir_capture_driver_frame(context, is_refused);
-    }
-}
-
-/// Captures a frame in the network stack.
-#[inline(always)]
-pub fn stack_frame(context: *mut __sk_buff, link: Link, is_refused: u32) {
-    if is_on() {
-        match link {
-            Link::Ethernet => weir_capture_stack_frame(context, is_refused),
-            Link::RawIp => weir_capture_stack_packet(context, is_refused),
-        };
-    }
-}
-
 // Global functions of the context and a number, so that each is verified once, and packets need no stack for them without
 // a capture.
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_capture_driver_frame(context: *mut xdp_md, is_refused: u32) -> u32 {
+pub extern "C" fn weir_capture_driver_frame(context: *mut xdp_md, is_refused: u32) -> u32 {
     let flags = Captured::flags(Link::Ethernet, Direction::Ingress, is_refused) | Captured::DRIVER;
     capture(&XdpFrame::new(context), context.cast(), Link::Ethernet, Direction::Ingress, flags)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_capture_stack_frame(context: *mut __sk_buff, is_refused: u32) -> u32 {
+pub extern "C" fn weir_capture_stack_frame(context: *mut __sk_buff, is_refused: u32) -> u32 {
     let flags = Captured::flags(Link::Ethernet, direction(), is_refused);
     capture(&TcFrame::new(context), context.cast(), Link::Ethernet, direction(), flags)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_capture_stack_packet(context: *mut __sk_buff, is_refused: u32) -> u32 {
+pub extern "C" fn weir_capture_stack_packet(context: *mut __sk_buff, is_refused: u32) -> u32 {
     let flags = Captured::flags(Link::RawIp, direction(), is_refused);
     capture(&TcFrame::new(context), context.cast(), Link::RawIp, direction(), flags)
 }

@@ -14,6 +14,8 @@ mod maps;
 mod program;
 mod record;
 mod sample;
+mod stream;
+mod tap;
 mod throttle;
 #[cfg_attr(not(feature = "trace"), path = "no_trace.rs")]
 mod trace;
@@ -77,14 +79,14 @@ fn express(context: *mut xdp_md) -> u32 {
     trace::driver_frame(context, &verdict);
     let rule = match verdict {
         PacketVerdict::Passed(_) => {
-            capture::driver_frame(context, 0);
+            tap::driver_frame(context, 0);
             return XDP_PASS;
         }
         PacketVerdict::Refused(rule, _) => rule,
         PacketVerdict::Dropped => NO_RULE,
     };
     // Before a reply takes the packet's place.
-    capture::driver_frame(context, Captured::REFUSED);
+    tap::driver_frame(context, Captured::REFUSED);
     if replies(rule) && answer_driver_frame(context) != 0 { XDP_TX } else { XDP_DROP }
 }
 
@@ -103,7 +105,7 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
     let rule = match verdict {
         PacketVerdict::Passed(passage) => {
             send_on(context, link, passage);
-            capture::stack_frame(context, link, 0);
+            tap::stack_frame(context, link, 0);
             // The next program of the chain decides.
             return TC_ACT_UNSPEC;
         }
@@ -111,7 +113,7 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
         PacketVerdict::Dropped => NO_RULE,
     };
     // Before a reply takes the packet's place.
-    capture::stack_frame(context, link, Captured::REFUSED);
+    tap::stack_frame(context, link, Captured::REFUSED);
     if replies(rule) && reply(context, link) {
         // A reply returns to its packet's origin: out again, or back to the program that sent it.
         let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };

@@ -127,6 +127,14 @@ pub static CAPTURE: PerfEventArray = PerfEventArray::new();
 #[btf_map]
 pub static CAPTURE_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 
+/// The sources of sampled packets: a ring for each CPU, which the agent allocates while somebody watches.
+#[btf_map]
+pub static STREAM: PerfEventArray = PerfEventArray::new();
+
+/// Sampled packets that found no room.
+#[btf_map]
+pub static STREAM_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
+
 /// The working state of a packet with several rules.
 #[btf_map]
 pub static PACKET_STATE: PerCpuArray<PacketState, 1> = PerCpuArray::new();

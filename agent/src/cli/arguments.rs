@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::capture::{CaptureOf, SAMPLES};
+use api::heavy_prefixes::SHARES;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use config::units;
 use decide::Wait;
@@ -91,6 +92,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn sample(text: &str) -> Result<u32, &'static str> {
     let number = text.strip_prefix("1/").and_then(|number| number.parse().ok());
     number.filter(|number| SAMPLES.contains(number)).ok_or("write 1/1 for all sources, or from 1/2 to 1/1000000")
+}
+
+/// Parses a share of the packets.
+fn share(text: &str) -> Result<f64, &'static str> {
+    let percent: Option<f64> = text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok();
+    let share = percent.map(|percent| percent / 100.0).filter(|share| SHARES.contains(share));
+    share.ok_or("write a percentage from 0.1% to 100%")
 }
 
 /// Parses a size in bytes.
@@ -256,6 +264,16 @@ pub enum ManualPage {
     Limits,
 }
 
+/// The rows of `agent top`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum TopBy {
+    /// Sources: the most refused and the busiest
+    #[default]
+    Source,
+    /// Prefixes from which many of the packets come, by a sample of all packets
+    Prefix,
+}
+
 /// Which rows of `agent top` come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TopOrder {
@@ -295,6 +313,12 @@ pub enum Command {
         /// The order of rows; with --once, throttled or passed
         #[arg(long, value_enum, value_name = "ORDER")]
         sort: Option<TopOrder>,
+        /// Rows by source, or by prefix: those from which many packets come, found in a sample of the last seconds
+        #[arg(long, value_enum, value_name = "WHAT", default_value = "source")]
+        by: TopBy,
+        /// With --by prefix: the least share of all packets in a row, without those of rows within it
+        #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = share)]
+        share: f64,
     },
     /// Show refusals by source and limit: the first, then a sample each second
     Events {

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use api::request::Request;
 
 use super::exit::usage;
+use super::top::Rows;
 use super::{
     ask, ban, capture, check, decide, detach, doctor, events, groups, import, package, record, reload, replay, run,
     suggest, top, trace,
 };
-use crate::cli::arguments::{Cli, Command, ConfigFile, Options};
+use crate::cli::arguments::{Cli, Command, ConfigFile, Options, TopBy};
 use crate::pcapng::Sample;
 
 /// Executes a command line.
@@ -40,7 +41,13 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status => ask::status(options),
         Command::Limits { reset_counters: false } => ask::limits(options),
         Command::Limits { reset_counters: true } => ask::reset_counters(options),
-        Command::Top { once, count, sort } => top::top(once.into(), count, sort, options),
+        Command::Top { once, count, sort, by, share } => {
+            let rows = match by {
+                TopBy::Source => Rows::Sources(sort),
+                TopBy::Prefix => Rows::Prefixes(sort, share),
+            };
+            top::top(once.into(), count, rows, options)
+        }
         Command::Events { follow, last, source, limit, since } => {
             events::events(follow.into(), last, &events::Wanted { source, limit, since }, options)
         }

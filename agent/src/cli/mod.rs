@@ -12,6 +12,7 @@ mod events;
 mod execute;
 mod exit;
 mod groups;
+mod heavy_prefixes;
 mod html;
 mod import;
 mod options;

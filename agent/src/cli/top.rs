@@ -3,11 +3,11 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use super::ask;
 use super::exit::USAGE;
+use super::{ask, heavy_prefixes};
 use crate::cli::arguments::{Options, TopOrder};
 use crate::stats::Sort;
-use crate::tui;
+use crate::tui::{self, App};
 
 /// The mode of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +24,34 @@ impl From<bool> for Looks {
     }
 }
 
-pub fn top(looks: Looks, count: Option<usize>, sort: Option<TopOrder>, options: &Options) -> anyhow::Result<ExitCode> {
+/// The rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rows {
+    /// In this order.
+    Sources(Option<TopOrder>),
+    /// An order that conflicts with them, and the least share of a prefix.
+    Prefixes(Option<TopOrder>, f64),
+}
+
+pub fn top(looks: Looks, count: Option<usize>, rows: Rows, options: &Options) -> anyhow::Result<ExitCode> {
+    let (sort, share) = match rows {
+        Rows::Sources(sort) => (sort, None),
+        Rows::Prefixes(None, share) => (None, Some(share)),
+        Rows::Prefixes(Some(_), _) => {
+            eprintln!("--sort conflicts with --by prefix, whose rows have the largest share first");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
     let is_rate = matches!(sort, Some(TopOrder::ThrottledRate | TopOrder::PassedRate));
     if looks == Looks::One && is_rate {
         eprintln!("a rate requires two samples: use --sort throttled or passed with --once, or leave out --once");
         return Ok(ExitCode::from(USAGE));
     }
     if looks == Looks::One {
-        return ask::top_once(count, sort, options);
+        return match share {
+            Some(share) => heavy_prefixes::once(count, share, options),
+            None => ask::top_once(count, sort, options),
+        };
     }
     if count.is_some() {
         eprintln!("-n conflicts with the live view, which has as many rows as the terminal: use agent top --once -n N");
@@ -51,6 +71,7 @@ pub fn top(looks: Looks, count: Option<usize>, sort: Option<TopOrder>, options: 
         TopOrder::ThrottledRate => Sort::ThrottledRate,
         TopOrder::PassedRate => Sort::PassedRate,
     });
-    tui::run(options.client(), (tui::Theme::of_environment(), tui::Glyphs::of_environment()), sort)?;
+    let app = App::sorted(sort).by_prefix(share);
+    tui::run(options.client(), (tui::Theme::of_environment(), tui::Glyphs::of_environment()), app)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,6 +19,7 @@ use super::capture::Capturer;
 use super::cluster_bans::bans_for_cluster;
 use super::cluster_packets::for_cluster;
 use super::crowdsec::Bouncer;
+use super::heavy_prefixes::PrefixWatcher;
 use super::lists::BanLists;
 use super::packets::{PacketEngine, Packets};
 use super::record::Recorder;
@@ -61,6 +62,7 @@ pub struct Agent {
     pub(super) counter_resets: AtomicU64,
     pub(super) tracer: Tracer,
     pub(super) capturer: Capturer,
+    pub(super) prefixes: PrefixWatcher,
     pub(super) recorder: Recorder,
     pub(super) lists: Arc<BanLists>,
 }
@@ -92,6 +94,7 @@ impl Agent {
         let (started, counter_resets) = (Instant::now(), AtomicU64::new(0));
         let tracer = Tracer::new(Arc::clone(&packets));
         let capturer = Capturer::new(Arc::clone(&packets));
+        let prefixes = PrefixWatcher::new(Arc::clone(&packets));
         Self {
             file,
             started,
@@ -110,6 +113,7 @@ impl Agent {
             counter_resets,
             tracer,
             capturer,
+            prefixes,
             recorder,
             lists,
         }

@@ -141,7 +141,9 @@ impl Agent {
             Some(packets) => packets.view(&query)?,
             None => View::default(),
         };
+        let prefixes = query.prefixes.map(|share| self.prefixes.summary(share)).transpose()?;
         Ok(View {
+            prefixes,
             status: self.status(Extent::Whole)?,
             limits: self.limits(Extent::Whole)?,
             groups: self.groups.statuses(),
@@ -222,6 +224,7 @@ impl Handler for Agent {
             Request::Status => json(self.status(Extent::Whole)?),
             Request::Limits => json(self.limits(Extent::Whole)?),
             Request::Top => json(self.packets().map_or(Ok(Vec::new()), |packets| packets.top()).map_err(text)?),
+            Request::HeavyPrefixes { share } => json(self.prefixes.summary(share)?),
             Request::View { query } => json(self.view(query)?),
             Request::Show { source } => json(self.show(source, self.packets())?),
             Request::Reset { source } => json(self.packet_engine()?.reset(source).map_err(text)?),

@@ -9,6 +9,7 @@ mod cluster_packets;
 pub mod crowdsec;
 pub mod escalation;
 pub mod events;
+mod heavy_prefixes;
 pub mod lists;
 pub mod packets;
 pub mod record;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use api::heavy_prefixes::SHARE;
 use config::prefix;
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -55,6 +56,8 @@ pub struct App {
     cpu: HashMap<String, f64>,
     sort: Sort,
     within: Option<String>,
+    /// The least share of a prefix; `None`: the rows are sources.
+    prefixes: Option<f64>,
     typing: Typing,
     motion: Motion,
     trouble: Option<String>,
@@ -72,10 +75,16 @@ impl App {
         Self { sort, ..Self::default() }
     }
 
+    /// With prefixes that have at least this share of the packets, or with sources.
+    #[must_use]
+    pub fn by_prefix(self, prefixes: Option<f64>) -> Self {
+        Self { prefixes, ..self }
+    }
+
     /// The query for the agent.
     #[must_use]
     pub fn query(&self) -> ViewQuery {
-        ViewQuery { sort: self.sort, within: self.within.clone(), most: MOST_SOURCES }
+        ViewQuery { sort: self.sort, within: self.within.clone(), most: MOST_SOURCES, prefixes: self.prefixes }
     }
 
     /// Whether to query the agent now: once per `period`, and at once after a key changed the query.
@@ -150,8 +159,8 @@ impl App {
                 }
             }
         }
-        self.scroll = self.scroll.min(view.sources.len().saturating_sub(1));
         self.view = Some(view);
+        self.scroll_to(self.scroll);
     }
 
     pub fn typed(&mut self, key: KeyEvent) -> Effect {
@@ -189,6 +198,11 @@ impl App {
             KeyCode::Char('b') => self.sort_by(Sort::PassedRate),
             KeyCode::Char('T') => self.sort_by(Sort::Throttled),
             KeyCode::Char('B') => self.sort_by(Sort::Passed),
+            KeyCode::Char('x') => {
+                self.prefixes = if self.prefixes.is_some() { None } else { Some(SHARE) };
+                self.scroll = 0;
+                self.is_wanted = true;
+            }
             KeyCode::Char('/' | 'f') => {
                 self.typing = Typing::Filter { text: self.within.clone().unwrap_or_default(), wrong: None };
             }
@@ -237,7 +251,10 @@ impl App {
     }
 
     fn scroll_to(&mut self, line: usize) {
-        let lines = self.view.as_ref().map_or(0, |view| view.sources.len());
+        let lines = self.view.as_ref().map_or(0, |view| match (self.prefixes, &view.prefixes) {
+            (Some(_), found) => found.as_ref().map_or(0, |found| found.prefixes.len()),
+            (None, _) => view.sources.len(),
+        });
         self.scroll = line.min(lines.saturating_sub(1));
     }
 
@@ -269,6 +286,12 @@ impl App {
     #[must_use]
     pub const fn sort(&self) -> Sort {
         self.sort
+    }
+
+    /// Whether the rows are prefixes.
+    #[must_use]
+    pub const fn is_by_prefix(&self) -> bool {
+        self.prefixes.is_some()
     }
 
     /// The prefix that filters sources.

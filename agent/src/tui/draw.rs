@@ -1,5 +1,6 @@
 //! Draws the screen.
 
+use api::heavy_prefixes::HeavyPrefixes;
 use cgroup::GroupStatus;
 use config::human;
 use ratatui::Frame;
@@ -75,6 +76,7 @@ const HELP: &str = "\
  s  the next order           arrows, PgUp, PgDn, Home, End  scroll
  /  only sources in a prefix (10.0.0.0/8, 2001:db8::1)   c  all
  p  pause and go on          q, Esc, Ctrl-C  quit
+ x  prefixes from which many packets come, and sources again
 
  Of a limit, LOAD is what passes of what its keys are allowed.
  A source is known once it was refused, or has passed 64 packets.";
@@ -95,7 +97,11 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme, glyphs: Glyphs) {
     frame.render_widget(last_minute(app, minute.width, theme), minute);
     frame.render_widget(limit_table(app, view, limits, theme, glyphs), limits);
     frame.render_widget(group_table(app, view, usize::from(groups.height)), groups);
-    frame.render_widget(source_table(app, view, sources.width, theme), sources);
+    if app.is_by_prefix() {
+        frame.render_widget(prefix_table(app, view, theme), sources);
+    } else {
+        frame.render_widget(source_table(app, view, sources.width, theme), sources);
+    }
     frame.render_widget(footing(app, theme), foot);
     if *app.typing() == Typing::Help {
         help(frame, area);
@@ -284,6 +290,36 @@ fn source_row<'v>(source: &'v SourceLoad, names: [usize; 2], theme: Theme) -> Ve
     ]
 }
 
+fn prefix_table<'v>(app: &App, view: &'v View, theme: Theme) -> Table<'v> {
+    let rows = view.prefixes.iter().flat_map(|found| &found.prefixes).skip(app.scroll());
+    let rows = rows.map(|found| {
+        vec![
+            Cell::from(found.prefix.as_str()),
+            number(percent(found.own_share)),
+            number(percent(found.share)),
+            number(compact(found.packets_per_second)),
+            number(compact(found.throttled_per_second)).style(alarm(Some(found.throttled_per_second), theme)),
+            number(format!(">={}", compact(found.sources as f64))),
+        ]
+    });
+    table(&["PREFIX", "OWN", "SHARE", "PACKETS/s", "THROTTLED/s", "SOURCES"], &[20, 7, 7, 9, 11, 9], 1, rows.collect())
+}
+
+/// What rows of prefixes are based on.
+fn sampled_text(found: &HeavyPrefixes) -> String {
+    let of = if found.one_in > 1 { format!(", 1 in {}", compact(found.one_in.into())) } else { String::new() };
+    format!(
+        "{} packets of {:.0} s{of}; {} elsewhere",
+        compact(found.samples as f64),
+        found.seconds,
+        percent(found.elsewhere)
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
 fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
     match app.typing() {
         Typing::Filter { text, wrong: None } => {
@@ -305,6 +341,10 @@ fn footing<'v>(app: &'v App, theme: Theme) -> Paragraph<'v> {
                 Some(within) => format!("{matching} in {within}"),
                 None => format!("{matching} sources"),
             };
+            if let Some(sampled) = app.view().and_then(|view| view.prefixes.as_ref()).filter(|_| app.is_by_prefix()) {
+                return Paragraph::new(format!("q quit  x sources  ? help   {}", sampled_text(sampled)))
+                    .style(REVERSED);
+            }
             Paragraph::new(format!("q quit  s sort  / filter  p pause  ? help   by {order}: {what}")).style(REVERSED)
         }
     }

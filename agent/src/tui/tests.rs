@@ -106,6 +106,34 @@ fn a_screen_of_80_by_24_has_limits_groups_and_sources() {
 }
 
 #[test]
+fn a_screen_of_prefixes_has_their_shares_and_its_sample() {
+    let mut app = app(200);
+    assert_eq!((press(&mut app, KeyCode::Char('x')), app.query().prefixes), (Effect::Redraw, Some(0.01)));
+    assert!(app.is_due(Instant::now(), PERIOD));
+    let mut view = view(4, 200);
+    let prefix = |prefix: &str, share: f64, throttled: f64| {
+        json!({"prefix": prefix, "share": share + 0.1, "own_share": share, "margin": 0.01, "packets_per_second": 12_345.6,
+            "bytes_per_second": 1.0, "throttled_per_second": throttled, "sources": 3_112})
+    };
+    let found = json!({"seconds": 9.97, "one_in": 64, "samples": 40_000, "lost": 0, "least_share": 0.01, "error": 0.014,
+        "packets_per_second": 25_000.0, "bytes_per_second": 1.0, "throttled_per_second": 7.0, "sources": 5_000,
+        "elsewhere": 0.55, "prefixes": [prefix("198.18.0.0/16", 0.4, 0.0), prefix("2001:db8:1234:5678::/64", 0.05, 7.0)]});
+    view.prefixes = Some(serde_json::from_value(found).unwrap());
+    app.arrived(Ok(view));
+    let screen = lines(&app, 80, 24);
+    assert_eq!(screen[7], "PREFIX                               OWN   SHARE PACKETS/s THROTTLED/s   SOURCES");
+    assert_eq!(screen[8], "198.18.0.0/16                      40.0%   50.0%     12346           0    >=3112");
+    assert_eq!(screen[9], "2001:db8:1234:5678::/64             5.0%   15.0%     12346           7    >=3112");
+    assert_eq!(screen[23], "q quit  x sources  ? help   40000 packets of 10 s, 1 in 64; 55.0% elsewhere");
+    // Only its rows are scrolled.
+    press(&mut app, KeyCode::End);
+    assert!(lines(&app, 80, 24)[8].starts_with("2001:db8:1234:5678::/64"));
+    press(&mut app, KeyCode::Char('x'));
+    assert_eq!((app.query().prefixes, app.scroll()), (None, 0));
+    assert!(lines(&app, 80, 24)[8].starts_with("10.77.0.0 "));
+}
+
+#[test]
 fn a_larger_screen_has_more_and_a_tiny_one_does_not_panic() {
     let app = app(200);
     let large = lines(&app, 160, 60);

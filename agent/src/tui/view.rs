@@ -16,7 +16,7 @@ use super::app::{App, Effect};
 use super::draw::{Glyphs, Theme, draw};
 use crate::follower::{self, End, Watched};
 use crate::server::control::{Client, ClientError};
-use crate::stats::{Sort, View, ViewQuery};
+use crate::stats::{View, ViewQuery};
 
 /// The interval of queries.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -55,8 +55,7 @@ type Answer = Result<View, ClientError>;
 /// # Errors
 ///
 /// When no agent replies, or the terminal cannot be used.
-pub fn run(client: Client, (theme, glyphs): (Theme, Glyphs), sort: Sort) -> anyhow::Result<()> {
-    let mut app = App::sorted(sort);
+pub fn run(client: Client, (theme, glyphs): (Theme, Glyphs), mut app: App) -> anyhow::Result<()> {
     // The first query, before the screen is changed.
     app.arrived(Ok(client.ask(&Request::View { query: app.query() })?));
     let end = watch_for_the_end(&client)?;

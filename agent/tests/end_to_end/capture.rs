@@ -89,19 +89,22 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a kernel program of this agent captures, by the map that it reads.
-fn is_capturing(agent: &Agent<'_>) -> bool {
+/// The settings that the kernel programs of this agent read.
+pub fn runtimes(agent: &Agent<'_>) -> Vec<Runtime> {
     let files = std::fs::read_dir(format!("/proc/{}/fdinfo", agent.process())).unwrap();
     let texts = files.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok());
     let numbers =
         texts.filter_map(|text| text.lines().find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok()));
     let maps = numbers.filter_map(|number| MapData::from_id(number).ok());
-    let mut runtimes = maps.filter(|map| map.info().is_ok_and(|info| info.name_as_str() == Some("RUNTIME"))).peekable();
-    assert!(runtimes.peek().is_some(), "the agent has a map of settings");
-    runtimes.any(|map| {
-        let map = Array::<_, Runtime>::try_from(Map::Array(map)).unwrap();
-        map.get(&0, 0).unwrap().capture.until != 0
-    })
+    let maps = maps.filter(|map| map.info().is_ok_and(|info| info.name_as_str() == Some("RUNTIME")));
+    let runtimes = maps.map(|map| Array::<_, Runtime>::try_from(Map::Array(map)).unwrap().get(&0, 0).unwrap());
+    let runtimes: Vec<_> = runtimes.collect();
+    assert!(!runtimes.is_empty(), "the agent has a map of settings");
+    runtimes
+}
+
+fn is_capturing(agent: &Agent<'_>) -> bool {
+    runtimes(agent).iter().any(|runtime| runtime.capture.until != 0)
 }
 
 fn replayed(config: &Path, file: &Path) -> Value {

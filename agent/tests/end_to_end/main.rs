@@ -14,6 +14,7 @@ mod events;
 mod flood;
 mod fragments;
 mod geo;
+mod heavy_prefixes;
 mod hooks;
 mod in_place;
 mod instants;
@@ -60,7 +61,7 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 24] = [
+const ON_KERNELS: [&[Test]; 25] = [
     levels::TESTS,
     lists::TESTS,
     limits::TESTS,
@@ -85,9 +86,10 @@ const ON_KERNELS: [&[Test]; 24] = [
     memory::TESTS,
     record::TESTS,
     capture::TESTS,
+    heavy_prefixes::ON_KERNELS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 21] = [
+const ON_ANY_KERNEL: [&[Test]; 22] = [
     safety::TESTS,
     reboot::TESTS,
     geo::TESTS,
@@ -109,6 +111,7 @@ const ON_ANY_KERNEL: [&[Test]; 21] = [
     operations::TESTS,
     service::TESTS,
     members::TESTS,
+    heavy_prefixes::ON_ANY_KERNEL,
 ];
 
 /// Spreads tests that run one at a time among the others, so that none has a thread while it waits for its turn.

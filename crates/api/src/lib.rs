@@ -10,6 +10,7 @@ pub mod decide;
 pub mod event;
 pub mod geo;
 pub mod group;
+pub mod heavy_prefixes;
 pub mod interface;
 pub mod limit;
 pub mod list;

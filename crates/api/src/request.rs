@@ -14,6 +14,11 @@ pub enum Request {
     Limits,
     /// A list of [`crate::source::TopRow`].
     Top,
+    /// [`crate::heavy_prefixes::HeavyPrefixes`].
+    HeavyPrefixes {
+        /// The least share of the packets that a prefix has, without those within it; from 0 to 1.
+        share: f64,
+    },
     /// [`crate::view::View`].
     View { query: crate::view::ViewQuery },
     /// [`crate::source::SourceStatus`].
@@ -122,6 +127,8 @@ impl Request {
             Self::View { .. } | Self::Events | Self::Follow { .. } => true,
             Self::Status | Self::Limits | Self::Top | Self::Show { .. } | Self::Bans | Self::Groups => true,
             Self::Usage { .. } => true,
+            // A sample of bounded size, which ends by itself.
+            Self::HeavyPrefixes { .. } => true,
             // Applications may decide here as they may over HTTP.
             Self::Decide { .. } => true,
             Self::Reset { .. } | Self::ResetLimit { .. } | Self::ResetCounters => false,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::group::GroupStatus;
+use crate::heavy_prefixes::HeavyPrefixes;
 use crate::limit::LimitStatus;
 use crate::source::{BansRow, TopRow};
 use crate::status::Status;
@@ -13,7 +14,7 @@ use crate::status::Status;
 pub const MOST_SOURCES: usize = 500;
 
 /// The request for a view.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ViewQuery {
     pub sort: Sort,
@@ -21,6 +22,9 @@ pub struct ViewQuery {
     pub within: Option<String>,
     /// The number of sources, at most [`MOST_SOURCES`].
     pub most: usize,
+    /// Also prefixes with at least this share of the packets, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefixes: Option<f64>,
 }
 
 /// The order of sources.
@@ -57,6 +61,9 @@ pub struct View {
     pub remembered: u64,
     /// The document of `agent groups`.
     pub groups: Vec<GroupStatus>,
+    /// The document of `agent top --by prefix`, if the query has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefixes: Option<HeavyPrefixes>,
 }
 
 /// One source under one limit.

@@ -29,6 +29,7 @@ use crate::maps::own::OwnAddresses;
 use crate::maps::record::RecordMaps;
 use crate::maps::rows::Rows;
 use crate::maps::size::{self, MOST_BANS, RING_BYTES, SAMPLES};
+use crate::maps::stream::StreamRings;
 use crate::maps::trace::{self, TraceRing};
 use crate::maps::{policy, text};
 use crate::table::place::{TablePlace, text_of};
@@ -47,6 +48,7 @@ pub struct Datapath {
     events: Arc<EventRing>,
     record: Arc<RecordMaps>,
     capture: Arc<CaptureRings>,
+    stream: Arc<StreamRings>,
     trace: Option<TraceRing>,
     pub(crate) attached: Vec<Attached>,
     /// The addresses in the kernel's map.
@@ -155,6 +157,7 @@ impl Datapath {
         let events = Arc::new(EventRing::take(&mut ebpf)?);
         let record = Arc::new(RecordMaps::take(&mut ebpf)?);
         let capture = Arc::new(CaptureRings::take(&mut ebpf)?);
+        let stream = Arc::new(StreamRings::take(&mut ebpf)?);
         let trace = TraceRing::take(&mut ebpf)?;
         let mut datapath = Self {
             ebpf,
@@ -166,6 +169,7 @@ impl Datapath {
             events,
             record,
             capture,
+            stream,
             trace,
             attached: Vec::new(),
             own: OwnAddresses::default(),
@@ -194,6 +198,12 @@ impl Datapath {
     #[must_use]
     pub fn capture(&self) -> &Arc<CaptureRings> {
         &self.capture
+    }
+
+    /// The rings of the sources of sampled packets.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<StreamRings> {
+        &self.stream
     }
 
     /// The log of verdicts, if the programs are of a trace build.
@@ -238,6 +248,7 @@ impl Datapath {
     }
 
     fn write_runtime(&mut self, runtime: Runtime) -> Result<(), LoadError> {
+        let runtime = runtime.with_taps();
         let mut map = Array::<_, Runtime>::try_from(map_mut(&mut self.ebpf, "RUNTIME")?)?;
         map.set(0, runtime, 0)?;
         self.runtime = runtime;

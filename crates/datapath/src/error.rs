@@ -92,6 +92,9 @@ pub enum LoadError {
     /// Packets cannot be captured.
     #[error("capturing packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it")]
     Capture(String),
+    /// Packets cannot be sampled.
+    #[error("sampling packets failed: {0}; the agent requires the capabilities CAP_PERFMON and CAP_BPF for it")]
+    Stream(String),
     /// The kernel has no memory for ban lists.
     #[error("creating a map of {bytes} bytes for ban lists failed: {source}")]
     Lists { bytes: u64, source: io::Error },

@@ -45,6 +45,7 @@ pub use maps::lists::ListMap;
 pub use maps::own::OwnAddresses;
 pub use maps::record::RecordMaps;
 pub use maps::size::MOST_BANS;
+pub use maps::stream::StreamRings;
 pub use maps::trace::{TraceRecord, TraceRing};
 pub use programs::Entry;
 pub use table::carry::Carry;

@@ -11,6 +11,7 @@ use common::ban::Ban;
 use common::capture::CaptureSettings;
 use common::counters::Traffic;
 use common::settings::Runtime;
+use common::stream::StreamSettings;
 use common::trace::TracedSources;
 use config::policy::{ClusterMode, Config, Limit, OnExit, Unit};
 use datapath::bans::{By, Why};
@@ -18,7 +19,7 @@ use datapath::compile::{Layout, Plan};
 use datapath::memory::Lasting;
 use datapath::{
     AttachError, AttachMode, BanEntry, CaptureRings, Datapath, EventRing, ListMap, LoadError, PinDirectory, PinLock,
-    RecordMaps, SavedTable, Turn,
+    RecordMaps, SavedTable, StreamRings, Turn,
 };
 
 use super::change::{Change, wait_for_packets};
@@ -231,9 +232,10 @@ impl PacketEngine {
             }
         }
         // Nor would any empty the counters of recorded sources.
-        let runtime = Runtime { record: 0, capture: CaptureSettings::default(), ..in_effect.runtime };
+        let (capture, stream) = (CaptureSettings::default(), StreamSettings::default());
+        let runtime = Runtime { record: 0, capture, stream, ..in_effect.runtime };
         if let Err(error) = in_effect.set_runtime(runtime) {
-            tracing::warn!("ending the recording and the capture in the kernel failed: {error}");
+            tracing::warn!("ending the recording, the capture and the stream of samples in the kernel failed: {error}");
         }
         if in_effect.config.agent.on_exit == OnExit::Detach {
             in_effect.ingress.detach()?;
@@ -345,6 +347,25 @@ impl PacketEngine {
         match self.in_effect.try_lock() {
             Ok(mut in_effect) => Some(in_effect.capture(settings)),
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner().capture(settings)),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Lets the kernel programs send the sources of sampled packets, or none with the default; returns their rings.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be written, or there is no memory for the rings.
+    pub fn stream(&self, settings: StreamSettings) -> Result<Arc<StreamRings>, LoadError> {
+        self.lock().stream(settings)
+    }
+
+    /// The same, unless the policy is being changed or read: then `None`.
+    #[must_use]
+    pub fn try_stream(&self, settings: StreamSettings) -> Option<Result<Arc<StreamRings>, LoadError>> {
+        match self.in_effect.try_lock() {
+            Ok(mut in_effect) => Some(in_effect.stream(settings)),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner().stream(settings)),
             Err(TryLockError::WouldBlock) => None,
         }
     }

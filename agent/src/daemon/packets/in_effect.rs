@@ -9,11 +9,12 @@ use common::capture::CaptureSettings;
 use common::counters::{BYPASS_ROWS, KeyStatistics};
 use common::packet::Direction;
 use common::settings::{Runtime, TableIdentity};
+use common::stream::StreamSettings;
 use config::policy::Config;
 use datapath::bans::BanList;
 use datapath::compile::Plan;
 use datapath::memory::{Footprint, Lasting};
-use datapath::{AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory};
+use datapath::{AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings};
 use host::load::{HostLoad, ROOM, RoomDecision};
 
 use super::change::{Change, LastPackets};
@@ -141,6 +142,11 @@ impl InEffect {
                 }
                 datapath.set_runtime(self.runtime)?;
             }
+            if self.runtime.stream != StreamSettings::default()
+                && let Err(error) = change.ingress.stream().open()
+            {
+                tracing::warn!("{error}; it is tried again");
+            }
             set_shares(change, &config, &self.shares);
             change.put_in_effect(&config, pins, interfaces)
         };
@@ -249,6 +255,19 @@ impl InEffect {
             return Err(error);
         }
         self.set_runtime(Runtime { capture: settings, ..self.runtime })?;
+        Ok(rings)
+    }
+
+    /// Lets the kernel programs send the sources of sampled packets, or none with the default; returns their rings.
+    pub(super) fn stream(&mut self, settings: StreamSettings) -> Result<Arc<StreamRings>, LoadError> {
+        let rings = Arc::clone(self.ingress.stream());
+        if settings != StreamSettings::default()
+            && let Err(error) = rings.open()
+        {
+            rings.close();
+            return Err(error);
+        }
+        self.set_runtime(Runtime { stream: settings, ..self.runtime })?;
         Ok(rings)
     }
 

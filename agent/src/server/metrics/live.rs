@@ -175,7 +175,7 @@ impl<H: Handler> LiveServer<H> {
 
     /// The parts that require reading the table of sources.
     fn sources(&self) -> Result<LiveDocument, String> {
-        let query = ViewQuery { sort: Sort::ThrottledRate, within: None, most: MOST_SOURCES };
+        let query = ViewQuery { sort: Sort::ThrottledRate, within: None, most: MOST_SOURCES, prefixes: None };
         let view = self.ask(Request::View { query })?;
         let mut bans: Vec<_> = self.ask(Request::Bans)?;
         bans.truncate(MOST_BANS);

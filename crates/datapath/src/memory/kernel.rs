@@ -88,9 +88,8 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         + array(u64::from(ESSENTIAL_BUCKETS), size_of::<u64>())
         + 2 * (HASH + u64::from(recorded(image)) * BUCKET)
         + per_cpu(1, size_of::<u64>(), cpus)
-        // The rings of captured packets are allocated for a capture.
-        + array(cpus, size_of::<u64>())
-        + per_cpu(1, size_of::<u64>(), cpus)
+        // The rings of captured packets and of the stream are allocated while somebody reads them.
+        + 2 * (array(cpus, size_of::<u64>()) + per_cpu(1, size_of::<u64>(), cpus))
         + hash(own, size_of::<OwnKey>(), size_of::<u32>())
         + ring + ring / PAGE * 16 + 3 * PAGE
         // A separate map names the limits of the rows of counters.

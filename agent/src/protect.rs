@@ -56,8 +56,7 @@ pub fn exempt(never_limit: &[Prefix], protected: &[Protected]) -> Vec<String> {
 
 /// The config with the detected addresses added to the exempt ones.
 #[must_use]
-pub fn applied(config: &Config, protected: &[Protected]) -> Config {
-    let mut config = config.clone();
+pub fn applied(mut config: Config, protected: &[Protected]) -> Config {
     let more = protected.iter().map(|protected| Prefix::of_address(protected.address));
     config.agent.never_limit.extend(more);
     config

@@ -150,7 +150,7 @@ fn enforce(
 ) -> anyhow::Result<ExitCode> {
     let Configured { source, seen, not_in_effect } = configured;
     let protected = protect::of(&source.config, &BTreeSet::new());
-    let config = protect::applied(&databases.applied(&source.config), &protected);
+    let config = protect::applied(databases.applied(&source.config), &protected);
     let plan = compile::plan(&config)?;
     let interfaces = datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
     let file = file.map(Path::to_owned);

@@ -1,6 +1,6 @@
 //! The differences between two configs, by the summaries of their tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::path::PathBuf;
 
@@ -37,9 +37,9 @@ impl Changes {
     #[must_use]
     pub fn between(before: &Config, after: &Config) -> Self {
         let mut old: BTreeMap<String, Statement> =
-            statements(before).into_iter().map(|statement| (statement.what.clone(), statement)).collect();
+            statements(before, after).into_iter().map(|statement| (statement.what.clone(), statement)).collect();
         let mut changes = Self::default();
-        for Statement { what, text, value } in statements(after) {
+        for Statement { what, text, value } in statements(after, before) {
             match old.remove(&what) {
                 None => changes.added.push(Change { what, before: None, after: Some(text) }),
                 Some(before) if before.value != value => {
@@ -89,21 +89,28 @@ impl Statement {
     }
 }
 
-/// All statements of a config, each `what` once.
-fn statements(config: &Config) -> Vec<Statement> {
+/// The statements of a config that `other` may not have, each `what` once.
+fn statements(config: &Config, other: &Config) -> Vec<Statement> {
     let mut all = Vec::new();
-    all.extend(config.limits.iter().map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
-    all.extend(config.decide.limits.iter().map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
-    all.extend(config.groups.iter().map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
-    all.extend(config.classes.iter().map(|it| Statement::new(format!("class {}", it.name), it.summary(), it)));
+    let (decide, of_other) = (&config.decide, &other.decide);
+    let limits = not_in(&other.limits, &config.limits, |it| &it.name);
+    all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
+    let limits = not_in(&of_other.limits, &decide.limits, |it| &it.name);
+    all.extend(limits.map(|it| Statement::new(format!("limit {}", it.name), it.summary(), it)));
+    let groups = not_in(&other.groups, &config.groups, |it| &it.name);
+    all.extend(groups.map(|it| Statement::new(format!("group {}", it.name), it.summary(), it)));
+    let classes = not_in(&other.classes, &config.classes, |it| &it.name);
+    all.extend(classes.map(|it| Statement::new(format!("class {}", it.name), it.summary(), it)));
     all.extend(config.notify.iter().map(|it| Statement {
         what: format!("notify {}", it.name),
         text: it.summary(),
         value: it.whole(),
     }));
-    all.extend(config.ban_lists.iter().map(|it| Statement::new(format!("ban list {}", it.name), it.summary(), it)));
-    let costs = config.decide.requests.iter();
-    all.extend(costs.map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)));
+    let lists = not_in(&other.ban_lists, &config.ban_lists, |it| &it.name);
+    all.extend(lists.map(|it| Statement::new(format!("ban list {}", it.name), it.summary(), it)));
+    all.extend(decide.requests.iter().map(|it| {
+        Statement::new(format!("request {}", it.name), it.cost.to_string(), it)
+    }));
     let settings = of_agent(&config.agent)
         .into_iter()
         .chain(of_geo(&config.geo))
@@ -113,6 +120,16 @@ fn statements(config: &Config) -> Vec<Statement> {
     all.extend(settings.map(|(what, text)| Statement { what: what.to_owned(), value: text.clone(), text }));
     all.extend(config.crowdsec.iter().flat_map(of_crowdsec));
     all
+}
+
+/// The tables that `others` does not contain: most tables of a large config stay the same, and are not formatted.
+fn not_in<'c, T: PartialEq>(
+    others: &'c [T],
+    tables: &'c [T],
+    name: impl Fn(&T) -> &str + 'c,
+) -> impl Iterator<Item = &'c T> {
+    let others: HashMap<&str, &T> = others.iter().map(|table| (name(table), table)).collect();
+    tables.iter().filter(move |table| others.get(name(table)) != Some(table))
 }
 
 fn list(items: impl IntoIterator<Item = impl ToString>) -> String {

@@ -80,10 +80,10 @@ pub fn check_reach(classes: &[ReadClass], listed: &[&str], agent: &AgentConfig, 
     all.sort_unstable();
     let mut is_reached = vec![false; classes.len()];
     for (at, (prefix, class)) in all.iter().enumerate() {
-        let Some(class) = *class else { continue };
+        let Some(class) = class.filter(|class| !is_reached[*class]) else { continue };
         let inside = all[at + 1..].iter().take_while(|(other, _)| prefix.contains(other));
         let taken: Vec<IpNet> = inside.filter(|(_, other)| *other != Some(class)).map(|(other, _)| *other).collect();
-        is_reached[class] |= !IpNet::aggregate(&taken).contains(prefix);
+        is_reached[class] = !IpNet::aggregate(&taken).contains(prefix);
     }
     // The prefixes of databases and lists are not known yet.
     let has_list = |read: &ReadClass| listed.contains(&read.class.name.as_str());

@@ -88,10 +88,11 @@ impl Limit {
 /// The first few elements of a list, to fit one line.
 fn shortened(items: impl Iterator<Item = impl ToString>) -> String {
     const SHOWN: usize = 3;
-    let all: Vec<String> = items.map(|item| item.to_string()).collect();
+    let all: Vec<_> = items.collect();
+    let words = |items: &[_]| items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match all.len() {
-        more if more > SHOWN + 1 => format!("{} and {} more", all[..SHOWN].join(", "), more - SHOWN),
-        _ => all.join(", "),
+        more if more > SHOWN + 1 => format!("{} and {} more", words(&all[..SHOWN]), more - SHOWN),
+        _ => words(&all),
     }
 }
 

@@ -87,7 +87,7 @@ pub fn paths(text: &str) -> AgentConfig {
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let mut problems = Problems::default();
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let shown = crowdsec::without_secrets(&notify::without_secrets(&cluster::without_credentials(text)));
+    let shown = || crowdsec::without_secrets(&notify::without_secrets(&cluster::without_credentials(text)));
     // After a syntax error the parser guesses, and errors in its guesses mislead.
     if let Some(error) = syntax.first() {
         let is_duplicate = error.message().starts_with("duplicate key");
@@ -97,10 +97,11 @@ pub fn parse(path: &Path, text: &str) -> Result<Loaded, Report> {
     let config = if syntax.is_empty() { read(document.get_ref(), document.span(), &mut problems) } else { None };
     match config {
         Some(config) if problems.errors.is_empty() => {
-            let warnings = report::place(path, &shown, &problems.warnings);
+            let is_quiet = problems.warnings.is_empty();
+            let warnings = if is_quiet { Vec::new() } else { report::place(path, &shown(), &problems.warnings) };
             Ok(Loaded { config, warnings })
         }
-        _ => Err(Report::new(path, &shown, problems.errors)),
+        _ => Err(Report::new(path, &shown(), problems.errors)),
     }
 }
 

@@ -4,7 +4,7 @@ use common::rate_limiter::{Policy, PolicyError};
 use config::policy::{ClusterMode, Config, RequestLimit};
 
 use super::escalation::Escalation;
-use super::sources::Sources;
+use super::sources::multipliers;
 use super::state_store::StateStore;
 
 /// The default number of keys of a limit for each multiplier, if memory allows.
@@ -30,9 +30,9 @@ pub struct LimitMemory {
 ///
 /// When a limit cannot be enforced: its name, and the reason.
 pub fn memory(config: &Config) -> Result<Vec<LimitMemory>, (String, PolicyError)> {
-    let sources = Sources::of(config);
+    let multipliers = multipliers(config);
     let of_limit = |limit: &RequestLimit| {
-        let tiers = sources.multipliers().iter().map(|multiplier| limit.policies(*multiplier));
+        let tiers = multipliers.iter().map(|multiplier| limit.policies(*multiplier));
         let tiers = tiers.collect::<Result<Vec<_>, _>>().map_err(|error| (limit.name.clone(), error))?;
         Ok(Stores { tiers, cluster: limit.cluster })
     };

@@ -52,25 +52,35 @@ pub struct Sources {
     never_limit: Prefixes<()>,
 }
 
+/// The distinct multipliers of a config's classes; the first is 1, that of the default class.
+pub fn multipliers(config: &Config) -> Vec<Multiplier> {
+    let mut multipliers = vec![Multiplier::ONE];
+    for class in &config.classes {
+        if let Service::Multiplier(multiplier) = class.service
+            && !multipliers.contains(&multiplier)
+        {
+            multipliers.push(multiplier);
+        }
+    }
+    multipliers
+}
+
 impl Sources {
+    /// The classes that limits on requests look up; none without such limits.
     pub fn of(config: &Config) -> Self {
-        let mut multipliers = vec![Multiplier::ONE];
-        let mut entries = Vec::new();
-        for class in &config.classes {
+        let multipliers = multipliers(config);
+        let config = Some(config).filter(|config| !config.decide.limits.is_empty());
+        let classes = config.into_iter().flat_map(|config| &config.classes).flat_map(|class| {
             let source_class = match class.service {
                 Service::Unlimited => SourceClass::Unlimited,
                 Service::Multiplier(multiplier) => {
-                    let known = multipliers.iter().position(|other| *other == multiplier);
-                    SourceClass::Multiplier(known.unwrap_or_else(|| {
-                        multipliers.push(multiplier);
-                        multipliers.len() - 1
-                    }))
+                    SourceClass::Multiplier(multipliers.iter().position(|known| *known == multiplier).unwrap_or(0))
                 }
             };
-            entries.extend(class.sources.iter().map(|prefix| (*prefix, source_class)));
-        }
-        let never_limit = config.agent.never_limit.iter().map(|prefix| (*prefix, ()));
-        Self { multipliers, classes: Prefixes::new(entries.into_iter()), never_limit: Prefixes::new(never_limit) }
+            class.sources.iter().map(move |prefix| (*prefix, source_class))
+        });
+        let never_limit = config.into_iter().flat_map(|config| &config.agent.never_limit).map(|prefix| (*prefix, ()));
+        Self { classes: Prefixes::new(classes), never_limit: Prefixes::new(never_limit), multipliers }
     }
 
     /// The distinct multipliers; the first is 1, that of the default class.

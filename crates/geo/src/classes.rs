@@ -36,6 +36,10 @@ pub fn with_lists<'p, P: Iterator<Item = Prefix>>(
     lists: impl Iterator<Item = ClassPrefixes<'p, P>>,
 ) -> Classes {
     let mut result = Classes { classes: classes.to_vec(), overlaps: Vec::new() };
+    let mut lists = lists.peekable();
+    if lists.peek().is_none() {
+        return result;
+    }
     let of_class = |(nth, class): (usize, &Class)| class.sources.iter().map(move |prefix| (*prefix, nth)).collect();
     let mut owners: HashMap<Prefix, usize> = classes.iter().enumerate().flat_map::<Vec<_>, _>(of_class).collect();
     for ClassPrefixes { list, class, prefixes } in lists {
@@ -64,10 +68,13 @@ pub fn with_lists<'p, P: Iterator<Item = Prefix>>(
 /// Adds each class's prefixes from databases to its `sources`. `find` returns those of a key.
 #[must_use]
 pub fn with_prefixes<'p>(classes: &[Class], find: impl Fn(GeoKey) -> &'p [Prefix]) -> Classes {
+    let mut result = Classes { classes: classes.to_vec(), overlaps: Vec::new() };
+    if classes.iter().all(|class| class.geo.is_empty()) {
+        return result;
+    }
     let mut literal = Addresses::default();
     classes.iter().for_each(|class| literal.add(&class.sources));
     let mut before = Addresses::default();
-    let mut result = Classes { classes: classes.to_vec(), overlaps: Vec::new() };
     for class in result.classes.iter_mut().filter(|class| !class.geo.is_empty()) {
         let mut own: Vec<Prefix> = Vec::new();
         for key in &class.geo {

@@ -268,7 +268,7 @@ impl BanLists {
     /// Puts the content of all lists in effect, as a whole.
     fn apply(&self) {
         let result = self.try_to_apply();
-        memory::trim_now_and_soon();
+        memory::trim_soon();
         let mut set = self.set();
         let problem = result.err();
         if let Some(problem) = problem.as_ref().filter(|problem| set.problem.as_ref() != Some(*problem)) {

@@ -148,7 +148,7 @@ impl Agent {
         };
         self.check_fixed(&before, config)?;
         let protected = protect::of(config, &operators);
-        let effective = protect::applied(&databases.applied(config), &protected);
+        let effective = protect::applied(databases.applied(config), &protected);
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let (engine, moves) = self.requests().engine().after(&effective)?;
@@ -192,7 +192,7 @@ impl Agent {
             Ok(applied) => (applied, Vec::new(), false),
             Err(error) => (Applied::default(), error.lines(), error.is_of_the_config()),
         };
-        memory::trim_now_and_soon();
+        memory::trim_soon();
         let file = file.map(|file| file.display().to_string());
         let what = file.clone().unwrap_or_else(|| "the built-in limits".to_owned());
         let milliseconds = began.elapsed().as_millis() as u64;

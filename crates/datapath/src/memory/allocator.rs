@@ -33,9 +33,8 @@ pub fn prefer_huge_pages(memory: &mut [u64]) {
 /// The number of calls of [`tick`] until memory is returned.
 static TICKS_LEFT: AtomicU32 = AtomicU32::new(0);
 
-/// Returns freed memory now, and again after some ticks, when the reply to a change has been freed.
-pub fn trim_now_and_soon() {
-    trim();
+/// Returns freed memory after some ticks, when the reply to a change has been sent and freed.
+pub fn trim_soon() {
     TICKS_LEFT.store(4, Ordering::Relaxed);
 }
 

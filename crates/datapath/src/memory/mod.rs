@@ -10,7 +10,7 @@ mod footprint;
 mod kernel;
 mod room;
 
-pub use allocator::{keep_little, prefer_huge_pages, tick, trim, trim_now_and_soon};
+pub use allocator::{keep_little, prefer_huge_pages, tick, trim, trim_soon};
 pub use api::memory::{Footprint, Limit, MemoryStatus};
 pub use check::MemoryCheck;
 pub use demand::{Demand, Lasting, TooLarge};

@@ -83,9 +83,22 @@ pub struct Arguments {
     /// Package an agent that is built faster and runs slower; for work on tests.
     #[arg(long, requires = "systemd")]
     debug: bool,
+    /// Test the agent of the packages, which takes longer to build than the default.
+    #[arg(long, conflicts_with = "debug")]
+    dist: bool,
     /// `--test NAME` chooses a test of the workspace, what follows it is passed on to it.
     #[arg(last = true, value_name = "--test NAME [ARGUMENTS]")]
     chosen: Vec<OsString>,
+}
+
+impl Arguments {
+    const fn profile(&self) -> Profile {
+        match (self.debug, self.dist) {
+            (true, _) => Profile::Debug,
+            (_, true) => Profile::Dist,
+            _ => Profile::Release,
+        }
+    }
 }
 
 /// A test and its arguments.
@@ -103,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut chosen = chosen(&arguments.chosen, DEFAULTS.to_vec())?;
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
-    let built = build::all(&workspace, &toolchain, Profile::Release)?;
+    let built = build::all(&workspace, &toolchain, arguments.profile())?;
     if arguments.quick && arguments.chosen.is_empty() {
         let skips = REPEATING.iter().flat_map(|name| ["--skip", name]).map(OsString::from);
         chosen.iter_mut().for_each(|chosen| chosen.arguments.extend(skips.clone()));
@@ -134,8 +147,7 @@ fn with_systemd(arguments: &Arguments) -> Result<()> {
     let chosen = chosen(&arguments.chosen, vec![WITH_SYSTEMD])?;
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Vm, Detail::Changes)?;
-    let profile = if arguments.debug { Profile::Debug } else { Profile::Release };
-    let built = build::all(&workspace, &toolchain, profile)?;
+    let built = build::all(&workspace, &toolchain, arguments.profile())?;
     let packages = package::packages(&workspace, &built)?;
     let programs = build_tests(&workspace, &built, chosen)?;
 

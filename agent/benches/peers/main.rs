@@ -1,6 +1,8 @@
 //! Decisions over HTTP beside another rate limit server: same machine, same keys, same clients, in turns. `cargo xtask
 //! bench decisions` calls it; `--quick` shortens everything.
 
+mod grpc;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,9 @@ use testbed::process::memory;
 const PART: &str = "decisions";
 /// Connections of the usual load, on two threads.
 const CONNECTIONS: usize = 16;
+/// Connections of the load over gRPC, each with one request outstanding.
+const GRPC_CONNECTIONS: usize = 32;
+const OVER_GRPC: &str = "CPU time of the server, gRPC, 32 connections";
 /// Requests in an array, which the peer does not have.
 const ARRAY: usize = 100;
 const KEYS: u64 = 10_000;
@@ -39,6 +44,7 @@ struct Arguments {
 struct Server {
     child: Child,
     at: String,
+    grpc: String,
     kind: Kind,
     _folder: tempfile::TempDir,
 }
@@ -89,9 +95,8 @@ impl Kind {
 
     fn start(self) -> Result<Server> {
         let folder = tempfile::tempdir().context("making a folder")?;
-        let port =
-            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).context("a port")?.port();
-        let at = format!("127.0.0.1:{port}");
+        let (port, grpc_port) = (free_port()?, free_port()?);
+        let [at, grpc] = [port, grpc_port].map(|port| format!("127.0.0.1:{port}"));
         let program = |variable: &str| {
             let what = || format!("{variable} names no program: run `cargo xtask bench decisions`");
             std::env::var_os(variable).with_context(what)
@@ -99,7 +104,7 @@ impl Kind {
         let mut command = match self {
             Self::Weir => {
                 let config = folder.path().join("limits.toml");
-                std::fs::write(&config, config_text(folder.path(), &at)).context("writing a config")?;
+                std::fs::write(&config, config_text(folder.path(), &at, &grpc)).context("writing a config")?;
                 let mut command = Command::new(program("WEIR_AGENT")?);
                 command.arg("--config").arg(config);
                 command
@@ -107,15 +112,16 @@ impl Kind {
             Self::Throttlecrab => {
                 let mut command = Command::new(program("WEIR_THROTTLECRAB")?);
                 command.args(["--http", "--http-host", "127.0.0.1", "--http-port", &port.to_string()]);
+                command.args(["--grpc", "--grpc-host", "127.0.0.1", "--grpc-port", &grpc_port.to_string()]);
                 // Room for all keys from the start, so that its table is not counted while it grows.
                 command.args(["--store-capacity", &MANY_KEYS.to_string(), "--log-level", "error"]);
                 command
             }
         };
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting a server")?;
-        let mut server = Server { child, at, kind: self, _folder: folder };
+        let mut server = Server { child, at, grpc, kind: self, _folder: folder };
         let start = Instant::now();
-        while TcpStream::connect(&server.at).is_err() {
+        while [&server.at, &server.grpc].into_iter().any(|at| TcpStream::connect(at).is_err()) {
             ensure!(server.child.try_wait()?.is_none(), "{} ended at once", self.name());
             ensure!(start.elapsed() < PATIENCE, "{} does not listen", self.name());
             thread::sleep(Duration::from_millis(20));
@@ -165,16 +171,21 @@ fn throttle(key: u64, hourly: u64) -> String {
     )
 }
 
-fn config_text(folder: &Path, at: &str) -> String {
+/// A port that nothing listens on now.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).context("a port")?.port())
+}
+
+fn config_text(folder: &Path, at: &str, grpc: &str) -> String {
     let limit = |name: &str, rate: &str| {
         format!("[[limit]]\nname = {name:?}\nscope = \"request\"\nkey = [\"user\"]\nrate = {rate:?}\n")
     };
     format!(
-        "[agent]\ncontrol = {:?}\nstate_dir = {:?}\nprotect = false\n[decide]\nhttp = {at:?}\nmax_keys = 2_000_000\n{}{}",
+        "[agent]\ncontrol = {:?}\nstate_dir = {:?}\nprotect = false\n[decide]\nhttp = {at:?}\ngrpc = {grpc:?}\nmax_keys = 2_000_000\n{}{}",
         folder.join("control.sock"),
         folder.join("state"),
         limit("load", "1000000/h"),
-        limit("memory", "10/h"),
+        limit("memory", "10/h").replace("key =", "domain = \"none\"\nkey ="),
     )
 }
 
@@ -235,6 +246,16 @@ impl Server {
         });
         let (done, elapsed) = (done?.into_iter().sum::<u64>() as f64, start.elapsed().as_secs_f64());
         Ok((done / elapsed, (self.worked()? - worked).as_secs_f64() * 1e6 / done))
+    }
+
+    /// The CPU time of each decision over gRPC, in microseconds.
+    fn load_grpc(&self, slice: Duration, connections: usize) -> Result<f64> {
+        let (worked, start) = (self.worked()?, Instant::now());
+        let done = thread::scope(|scope| {
+            let half = || scope.spawn(|| grpc::load(self.kind, &self.grpc, connections / 2, start, slice));
+            both([half(), half()])
+        })?;
+        Ok((self.worked()? - worked).as_secs_f64() * 1e6 / done.into_iter().sum::<u64>() as f64)
     }
 
     /// Microseconds to an answer with so many requests a second: (the median, the 99th percentile).
@@ -352,6 +373,7 @@ fn main() -> Result<()> {
     let mut samples = Kind::ALL.map(|_| COLUMNS.map(|_| Vec::new()));
     let servers = Kind::ALL.iter().map(|kind| kind.start()).collect::<Result<Vec<_>>>()?;
     let mut more = Load::MORE.map(|_| Kind::ALL.map(|_| Vec::new()));
+    let mut over_grpc = Kind::ALL.map(|_| Vec::new());
     let requests = Kind::ALL.map(|kind| kind.requests(1));
     let arrays = Kind::ALL.map(|kind| kind.requests(ARRAY));
     // Who is first takes turns, too.
@@ -380,6 +402,11 @@ fn main() -> Result<()> {
             }
         }
     }
+    for round in 0..arguments.rounds {
+        for nth in turns(round) {
+            over_grpc[nth].push(servers[nth].load_grpc(slice, GRPC_CONNECTIONS)?);
+        }
+    }
     drop(servers);
     let mut series = Vec::new();
     for (kind, samples) in Kind::ALL.iter().zip(samples) {
@@ -391,6 +418,9 @@ fn main() -> Result<()> {
     for ((case, _), samples) in Load::MORE.iter().zip(more) {
         let of = |(kind, samples): (&Kind, Vec<f64>)| Series::new(PART, *case, kind.name(), COLUMNS[1].1).with(samples);
         series.extend(Kind::ALL.iter().zip(samples).filter(|(_, samples)| !samples.is_empty()).map(of));
+    }
+    for (kind, samples) in Kind::ALL.iter().zip(over_grpc) {
+        series.push(Series::new(PART, OVER_GRPC, kind.name(), COLUMNS[1].1).with(samples));
     }
     for kind in Kind::ALL {
         let server = kind.start()?;

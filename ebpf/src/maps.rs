@@ -147,6 +147,14 @@ pub static REPLY: PerCpuArray<Reply, 1> = PerCpuArray::new();
 #[btf_map]
 pub static ANSWERS: Array<u64, 1> = Array::new();
 
+/// The state of the bucket that all answers to SYNs share.
+#[btf_map]
+pub static COOKIES: Array<u64, 1> = Array::new();
+
+/// The second of the last cookie of each local port: [`common::proof::second`].
+#[btf_map]
+pub static COOKIE_PORTS: Array<u32, 1> = Array::new();
+
 /// The states of the buckets for traffic to which limits per source do not apply.
 #[btf_map]
 pub static ESSENTIAL: Array<u64, { ESSENTIAL_BUCKETS as usize }> = Array::new();

@@ -67,6 +67,11 @@ impl Program for Kernel {
     }
 
     #[inline(always)]
+    fn proves(&self) -> bool {
+        setting!(prove_in_use) != 0
+    }
+
+    #[inline(always)]
     fn refuses_hidden(&self) -> bool {
         setting!(refuse_hidden) != 0
     }

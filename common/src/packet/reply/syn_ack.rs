@@ -65,7 +65,8 @@ impl Reply {
             self.ipv6(packet, TCP, 4 * words);
             IPV6
         };
-        let (addresses, headers) = if packet.is_ipv4 { (sum(&self.words, 3, IPV4), 40) } else { (sum(&self.words, 2, IPV6), 60) };
+        let (addresses, headers) =
+            if packet.is_ipv4 { (sum(&self.words, 3, IPV4), 40) } else { (sum(&self.words, 2, IPV6), 60) };
         // Receiving no more than the other side receives is what paths are tested for.
         let room = if mtu > headers { mtu - headers } else { syn.segment_size };
         let size = if room < syn.segment_size { room } else { syn.segment_size };

@@ -117,8 +117,7 @@ fn a_checksum_that_hardware_completes_stays_as_it_is() {
             checked(&reply);
             // The device writes the complement of the sum of the segment, whose checksum field is the partial one.
             let segment = &reply[at - 14..];
-            let sum: u64 =
-                segment.chunks(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+            let sum: u64 = segment.chunks(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
             let completed = !((sum % 0xffff) as u16);
             assert_eq!(completed % 0xffff, u16::from_be_bytes([segment[16], segment[17]]) % 0xffff);
         }

@@ -23,6 +23,8 @@ pub const ON_ANY_KERNEL: &[Test] = tests![
     connections_are_charged_when_their_address_is_proven,
     forged_acks_are_refused_while_cookies_are_in_use,
     without_overflow_syns_pass_and_are_charged,
+    a_flood_sets_cookies_for_every_connection_and_a_killed_agents_are_restored,
+    always_sets_cookies_until_the_limit_ends,
 ];
 
 const PORT: u16 = 80;
@@ -232,4 +234,64 @@ fn without_overflow_syns_pass_and_are_charged() {
     assert_eq!((connected, accepted, agent.counts("web")), (5, 5, (5, 0)));
     let names = ["syns_answered", "syns_refused", "syns_passed", "acks_accepted", "acks_refused"];
     assert_eq!(names.map(|name| proofs(&agent, name)), [0, 0, 5, 0, 0]);
+}
+
+fn setting(network: &Network) -> String {
+    network.in_server(|| std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")).unwrap().trim().to_owned()
+}
+
+/// Waits until the setting has the value.
+fn becomes(network: &Network, value: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while setting(network) != value {
+        assert!(Instant::now() < deadline, "the setting is {} and not {value}", setting(network));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn a_flood_sets_cookies_for_every_connection_and_a_killed_agents_are_restored() {
+    let network = network("1", "native");
+    let limits = format!("{LIMIT}rate = \"100000/s\"\n");
+    let agent = network.start("attach = \"native\"", &limits);
+    let is_over = AtomicBool::new(false);
+    with_server(&network, || {
+        thread::scope(|scope| {
+            let flood = scope.spawn(|| {
+                network.in_client(|| {
+                    let (sender, frames) = (Sender::new(), forged(SYN));
+                    while !is_over.load(Ordering::Relaxed) {
+                        sender.pace(&frames, 5, Duration::from_millis(100));
+                    }
+                });
+            });
+            becomes(&network, "2");
+            is_over.store(true, Ordering::Relaxed);
+            flood.join().unwrap();
+        });
+    });
+    assert!(agent.json(&["status"])["notes"].to_string().contains("tcp_syncookies is 2 while forged SYNs arrive"));
+    let (_, status) = agent.stop(nix::sys::signal::Signal::SIGKILL);
+    assert!(!status.success());
+    assert_eq!(setting(&network), "2");
+    let agent = network.start("attach = \"native\"", &limits);
+    becomes(&network, "1");
+    assert_eq!(agent.json(&["status"])["notes"], Value::Array(Vec::new()));
+}
+
+fn always_sets_cookies_until_the_limit_ends() {
+    let network = network("1", "native");
+    let always = format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
+    let agent = network.start("attach = \"native\"", &always);
+    becomes(&network, "2");
+    let (connected, _) = with_server(&network, || connect(&network, "10.77.0.1:80").is_some());
+    assert!(connected && proofs(&agent, "acks_accepted") == 1);
+    // Limits that stay keep their cookies.
+    let (_, status) = agent.stop(nix::sys::signal::Signal::SIGTERM);
+    assert!(status.success() && setting(&network) == "2");
+    let agent = network.start("attach = \"native\"", &always);
+    assert_eq!(setting(&network), "2");
+    network.config("attach = \"native\"", &format!("{LIMIT}rate = \"1000/s\"\n"));
+    network.told(&["reload"]);
+    becomes(&network, "1");
+    drop(agent);
 }

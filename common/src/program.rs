@@ -2,6 +2,7 @@
 //!
 //! The kernel programs and `agent replay` run it, each with its own [`Program`]: BPF maps or memory.
 
+use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
 use crate::buffer::Segments;
@@ -23,11 +24,21 @@ pub trait Frame: RareHeaders {
     /// The packets that the frame represents.
     fn segments(&self) -> Segments;
 
-    /// What a TCP packet proves, where sources have to prove their address. Without a kernel, nothing.
-    fn prove(&self, packet: &Packet) -> Proof {
-        let _ = packet;
-        Proof::NONE
+    /// The kernel's context of the frame.
+    fn context(&self) -> Context {
+        Context::None
     }
+}
+
+/// The kernel's context of a frame, for its helpers.
+#[derive(Clone, Copy, Debug)]
+pub enum Context {
+    /// The frame is not in a kernel.
+    None,
+    /// Of a frame in the driver.
+    Driver(*mut c_void),
+    /// Of a frame in the network stack.
+    Stack(*mut c_void),
 }
 
 /// The policy and the states that classification reads, in addition to those of [`crate::throttle::Host`].
@@ -50,6 +61,11 @@ pub trait Program: Steps {
     fn essential_limited(&self) -> u32;
     /// Whether sources of some limit prove their address.
     fn proves(&self) -> bool;
+    /// What a TCP packet proves, where sources have to prove their address. Without a kernel, nothing.
+    fn prove(&self, context: Context, packet: &Packet) -> Proof {
+        let _ = (context, packet);
+        Proof::NONE
+    }
     /// Whether packets whose protocol is hidden are refused.
     fn refuses_hidden(&self) -> bool;
     /// The way to find the spans of a packet.
@@ -217,7 +233,7 @@ impl Case {
         let mut span = span(program, frame, packet, index, local_port, entry.source_index())
             .ok_or(Found::bypass(Bypass::Unlimited))?;
         if program.proves() && span.count & RuleSpan::PROVES != 0 {
-            let proof = frame.prove(packet);
+            let proof = program.prove(frame.context(), packet);
             if proof.is(Step::Answer) {
                 return Err(Found::answered(proof.cookie()));
             }

@@ -8,7 +8,8 @@ use aya_ebpf::helpers::generated::{
 };
 use common::counters::Bypass;
 use common::packet::reply::{Reply, Syn};
-use common::packet::{Address, Depth, Link, parse};
+use common::packet::{Address, Depth, Link, Packet, parse};
+use common::program::Context;
 use common::proof::{Proof, Step, may_have_cookies, second};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
@@ -28,29 +29,46 @@ const ACK: u32 = 1 << 20;
 const LISTEN: u32 = 10;
 const THIS_NAMESPACE: u64 = u64::MAX;
 
+/// What a TCP packet proves.
+#[inline(always)]
+pub fn prove(context: Context, packet: &Packet) -> Proof {
+    let (network, transport) = (u32::from(packet.network_offset), u32::from(packet.transport_offset));
+    // The extension headers of IPv6 may be those of a fragment.
+    if !packet.is_ipv4 && transport != network + 40 {
+        return Proof::NONE;
+    }
+    Proof::from_bits(match (context, packet.is_ipv4) {
+        (Context::None, _) => return Proof::NONE,
+        (Context::Driver(context), true) => weir_prove_driver_ipv4(context.cast(), network, transport),
+        (Context::Driver(context), false) => weir_prove_driver_ipv6(context.cast(), network, transport),
+        (Context::Stack(context), true) => weir_prove_stack_ipv4(context.cast(), network, transport),
+        (Context::Stack(context), false) => weir_prove_stack_ipv6(context.cast(), network, transport),
+    })
+}
+
 // Global functions of the context and numbers, so that each is verified once, and not at all without proofs (Linux 6.8).
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn weir_prove_driver_ipv4(context: *mut xdp_md, network: u32, transport: u32) -> u64 {
+extern "C" fn weir_prove_driver_ipv4(context: *mut xdp_md, network: u32, transport: u32) -> u64 {
     prove_ipv4(&XdpFrame::new(context), context.cast(), network, transport).to_bits()
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn weir_prove_driver_ipv6(context: *mut xdp_md, network: u32, transport: u32) -> u64 {
+extern "C" fn weir_prove_driver_ipv6(context: *mut xdp_md, network: u32, transport: u32) -> u64 {
     prove_ipv6(&XdpFrame::new(context), context.cast(), network, transport).to_bits()
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn weir_prove_stack_ipv4(context: *mut __sk_buff, network: u32, transport: u32) -> u64 {
+extern "C" fn weir_prove_stack_ipv4(context: *mut __sk_buff, network: u32, transport: u32) -> u64 {
     prove_ipv4(&TcFrame::new(context), context.cast(), network, transport).to_bits()
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn weir_prove_stack_ipv6(context: *mut __sk_buff, network: u32, transport: u32) -> u64 {
+extern "C" fn weir_prove_stack_ipv6(context: *mut __sk_buff, network: u32, transport: u32) -> u64 {
     prove_ipv6(&TcFrame::new(context), context.cast(), network, transport).to_bits()
 }
 
@@ -67,7 +85,7 @@ fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     }
     let Some(syn) = Syn::read(frame, transport, true) else { return Proof::NONE };
     let tuple = [ip[3], ip[4], tcp[0]];
-    prove(context, &tuple, &ip, tcp, syn)
+    query(context, &tuple, &ip, tcp, syn)
 }
 
 #[inline(always)]
@@ -82,7 +100,7 @@ fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     }
     let Some(syn) = Syn::read(frame, transport, false) else { return Proof::NONE };
     let tuple = [ip[2], ip[3], ip[4], ip[5], ip[6], ip[7], ip[8], ip[9], tcp[0]];
-    prove(context, &tuple, &ip, tcp, syn)
+    query(context, &tuple, &ip, tcp, syn)
 }
 
 /// Whether it is a SYN, or an ACK to a port whose cookies are in use. An ACK with FIN opens a connection, too.
@@ -106,7 +124,7 @@ const fn port(tcp: [u32; 5]) -> u32 {
 
 /// Queries the kernel for the packet's socket. Anything but a listener knows the packet's connection.
 #[inline(always)]
-fn prove<const T: usize, const I: usize>(
+fn query<const T: usize, const I: usize>(
     context: *mut c_void,
     tuple: &[u32; T],
     ip: &[u32; I],

@@ -4,14 +4,12 @@ use aya_ebpf::bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf_skb_pull_data, bpf_skb_store_bytes};
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, Depth, Layers, Link, Network, Packet, RareHeaders, Transport, behind_tags, headers};
-use common::program::Frame;
-use common::proof::Proof;
+use common::packet::{Bytes, Depth, Layers, Link, Network, RareHeaders, Transport, behind_tags, headers};
+use common::program::{Context, Frame};
 
 use super::Writable;
 use super::reads::{behind, bounded_reads, packet_pointer, walk};
 use crate::maps::setting;
-use crate::prove::{weir_prove_stack_ipv4, weir_prove_stack_ipv6};
 
 /// The furthest end of a parsed header: link header, tags, and extension headers.
 const HEADERS: u32 = 1_152;
@@ -228,16 +226,8 @@ impl Frame for TcFrame {
     }
 
     #[inline(always)]
-    fn prove(&self, packet: &Packet) -> Proof {
-        let (network, transport) = (u32::from(packet.network_offset), u32::from(packet.transport_offset));
-        if packet.is_ipv4 {
-            return Proof::from_bits(weir_prove_stack_ipv4(self.context, network, transport));
-        }
-        // Extension headers may be those of a fragment.
-        if transport != network + 40 {
-            return Proof::NONE;
-        }
-        Proof::from_bits(weir_prove_stack_ipv6(self.context, network, transport))
+    fn context(&self) -> Context {
+        Context::Stack(self.context.cast())
     }
 }
 

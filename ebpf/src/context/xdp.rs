@@ -6,14 +6,12 @@ use aya_ebpf::helpers::generated::{
 };
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
-use common::packet::{Bytes, Layers, MAX_TAGS, Network, Packet, RareHeaders, Transport, behind_tags, headers};
-use common::program::Frame;
-use common::proof::Proof;
+use common::packet::{Bytes, Layers, MAX_TAGS, Network, RareHeaders, Transport, behind_tags, headers};
+use common::program::{Context, Frame};
 
 use super::Writable;
 use super::reads::{behind, bounded_reads, packet_pointer, walk};
 use crate::maps::setting;
-use crate::prove::{weir_prove_driver_ipv4, weir_prove_driver_ipv6};
 
 /// Length of a link header without tags.
 const ETHERNET: usize = 14;
@@ -177,16 +175,8 @@ impl Frame for XdpFrame {
     }
 
     #[inline(always)]
-    fn prove(&self, packet: &Packet) -> Proof {
-        let (network, transport) = (u32::from(packet.network_offset), u32::from(packet.transport_offset));
-        if packet.is_ipv4 {
-            return Proof::from_bits(weir_prove_driver_ipv4(self.context, network, transport));
-        }
-        // Extension headers may be those of a fragment.
-        if transport != network + 40 {
-            return Proof::NONE;
-        }
-        Proof::from_bits(weir_prove_driver_ipv6(self.context, network, transport))
+    fn context(&self) -> Context {
+        Context::Driver(self.context.cast())
     }
 }
 

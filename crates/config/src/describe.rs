@@ -246,6 +246,10 @@ mod tests {
                 "ingress tcp/22  5 connections/min per address (IPv6 /64), burst 5, reject",
             ),
             (
+                "unit = \"connections\"\nrate = \"5/min\"\nprove = \"always\"",
+                "ingress any  5 connections/min per address (IPv6 /64), burst 5, drop, sources always prove their address",
+            ),
+            (
                 "direction = \"egress\"\nunit = \"bytes\"\nrate = \"20Mbit/s\"\nipv4_prefix = 24\nipv6_prefix = 128\n\
                  throttle = { soft = \"10%\" }",
                 "egress any  20Mbit/s per destination (IPv4 /24), burst 610 KiB, soft up to 1.1 times, drop",

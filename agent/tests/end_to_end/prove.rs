@@ -232,8 +232,15 @@ fn forged_acks_are_refused_while_cookies_are_in_use() {
         burst(&network, &forged(ACK), 10_000);
         assert_eq!((proofs(&agent, "acks_refused"), proofs(&agent, "acks_accepted")), (10_000, 1));
         assert!(connect(&network, "[fd77::1]:80").is_some());
+        // The server listens on every address, and not for other hosts' ones, nor on other ports.
+        let frame = |to, port| {
+            Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, 9], to).tcp(4_000, port, SYN, b"").build()
+        };
+        burst(&network, &[frame([10, 77, 0, 99], PORT), frame(SERVER, 81), frame([224, 0, 0, 1], PORT)], 300);
+        assert_eq!(proofs(&agent, "syns_answered"), 2);
     });
-    assert_eq!((accepted, agent.counts("web")), (2, (2, 0)));
+    // SYNs that nobody answers are evaluated as without proofs.
+    assert_eq!((accepted, agent.counts("web")), (2, (2 + 200, 0)));
     assert_eq!(agent.json(&["status"])["totals"]["throttled_packets"], Value::from(10_002), "ACKs and two SYNs");
 }
 

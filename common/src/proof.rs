@@ -104,6 +104,42 @@ pub const fn may_have_cookies(last: u32, now: u32) -> bool {
     last != 0 && now.wrapping_sub(last) <= COOKIE_LIFE
 }
 
+/// A connection that was proven a moment ago, by its hash. Packets behind the ACK may be evaluated before the kernel has created
+/// the socket: drivers deliver packets in batches. They are the connection's, although they find its listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Recent(pub u64);
+
+impl Recent {
+    /// The number of connections that each CPU remembers, a power of two.
+    pub const COUNT: u32 = 256;
+    const TIME: u64 = 0xffff;
+    /// The life of an entry in units of 2^20 ns, about a millisecond: longer than a batch takes.
+    const LIFE: u64 = 100;
+
+    /// The entry of a connection.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(hash: u64, nanoseconds: u64) -> Self {
+        Self(hash & !Self::TIME | (nanoseconds >> 20) & Self::TIME)
+    }
+
+    /// The index of a connection's entry.
+    #[inline(always)]
+    #[must_use]
+    pub const fn index(hash: u64) -> u32 {
+        hash as u32 & (Self::COUNT - 1)
+    }
+
+    /// Whether it is the connection, and was proven a moment ago.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is(self, hash: u64, nanoseconds: u64) -> bool {
+        let age = ((nanoseconds >> 20) & Self::TIME).wrapping_sub(self.0 & Self::TIME) & Self::TIME;
+        (self.0 ^ hash) & !Self::TIME == 0 && age <= Self::LIFE
+    }
+}
+
 impl PacketBucket {
     /// All answers to SYNs together: 500,000 a second, 50,000 at once. A forged source receives them without having
     /// requested them, and no more bytes than the forger sent.
@@ -123,6 +159,17 @@ mod tests {
         assert!(answer.is(Step::Answer) && !answer.is(Step::Proven));
         assert_eq!(answer.cookie(), 0xdead_beef);
         assert!(Proof::NONE.is(Step::Evaluate) && Proof::of(Step::Unproven).is(Step::Unproven));
+    }
+
+    #[test]
+    fn a_connection_is_recent_for_a_tenth_of_a_second() {
+        const MILLISECOND: u64 = 1_000_000;
+        let (hash, then) = (0x1234_5678_9abc_def0, 77_000 * MILLISECOND);
+        let recent = Recent::new(hash, then);
+        assert!(recent.is(hash, then) && recent.is(hash, then + 100 * MILLISECOND));
+        assert!(!recent.is(hash, then + 110 * MILLISECOND) && !recent.is(hash, then + 10_000 * MILLISECOND));
+        assert!(!recent.is(hash ^ 1 << 16, then) && !Recent(0).is(hash, then));
+        assert!(Recent::index(hash) < Recent::COUNT);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use common::own::OwnKey;
 use common::packet::Direction;
 use common::packet::reply::Reply;
 use common::prefix::Line;
+use common::proof::Recent;
 use common::record::{RecordKey, Recorded};
 use common::rule::Rule;
 use common::scope::ScopeSpans;
@@ -154,6 +155,10 @@ pub static COOKIES: Array<u64, 1> = Array::new();
 /// The second of the last cookie of each local port: [`common::proof::second`].
 #[btf_map]
 pub static COOKIE_PORTS: Array<u32, 1> = Array::new();
+
+/// The connections that were proven a moment ago.
+#[btf_map]
+pub static PROVEN: PerCpuArray<Recent, { Recent::COUNT as usize }> = PerCpuArray::new();
 
 /// The states of the buckets for traffic to which limits per source do not apply.
 #[btf_map]

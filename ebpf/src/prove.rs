@@ -7,17 +7,18 @@ use aya_ebpf::helpers::generated::{
     bpf_check_mtu, bpf_sk_release, bpf_skc_lookup_tcp, bpf_tcp_check_syncookie, bpf_tcp_gen_syncookie,
 };
 use common::counters::Bypass;
+use common::key::Key;
 use common::packet::reply::{Reply, Syn};
 use common::packet::{Address, Depth, Link, Packet, parse};
 use common::program::Context;
-use common::proof::{Proof, Step, may_have_cookies, second};
+use common::proof::{Proof, Recent, Step, may_have_cookies, second};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
 use crate::answer::{is_to_own, send};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
-use crate::maps::{COOKIE_PORTS, COOKIES, REPLY, setting};
+use crate::maps::{COOKIE_PORTS, COOKIES, PROVEN, REPLY, setting};
 use crate::throttle::{Kernel, MapCell};
 
 /// The fourth word of a TCP header: its length, flags, and window.
@@ -162,9 +163,25 @@ fn query<const T: usize, const I: usize>(
     let checked = unsafe { bpf_tcp_check_syncookie(socket.cast(), ip, 4 * I as u32, header, 20) };
     // SAFETY: as above.
     unsafe { bpf_sk_release(socket.cast()) };
-    if checked != 0 {
+    let half = |first: usize| u64::from(tuple[first]) | u64::from(tuple[first + 1]) << 32;
+    let (hi, lo) = if T == 3 { (0, tuple[0].into()) } else { (half(0), half(2)) };
+    concluded(Key { hi, lo, extra: tcp[0], group: 0 }, checked == 0)
+}
+
+/// The step of an ACK to a listener. A connection is charged once, although packets behind its ACK may find the listener, too.
+#[inline(always)]
+fn concluded(connection: Key, is_valid: bool) -> Proof {
+    let (hash, now) = (Kernel.seed().hash(&connection).0, clock::nanoseconds());
+    let Some(recent) = PROVEN.get_ptr_mut(Recent::index(hash)) else { return Proof::NONE };
+    // SAFETY: this CPU's own value.
+    if unsafe { *recent }.is(hash, now) {
+        return Proof::NONE;
+    }
+    if !is_valid {
         return Proof::of(Step::Unproven);
     }
+    // SAFETY: as above.
+    unsafe { *recent = Recent::new(hash, now) };
     Kernel.count(Bypass::Proven as u32, Outcome::Over, Size::of_one(0));
     Proof::of(Step::Proven)
 }

@@ -7,6 +7,7 @@ use common::key::Key;
 use common::own::OwnKey;
 use common::packet::reply::Reply;
 use common::prefix::Line;
+use common::proof::Recent;
 use common::rule::Rule;
 use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
@@ -86,6 +87,7 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         + per_cpu(1, size_of::<SampleQuota>(), cpus)
         + array(1, size_of::<u64>())
         + array(1, size_of::<u64>())
+        + per_cpu(u64::from(Recent::COUNT), size_of::<Recent>(), cpus)
         + array(u64::from(size::cookie_ports(&image.settings)), size_of::<u32>())
         + array(u64::from(ESSENTIAL_BUCKETS), size_of::<u64>())
         + 2 * (HASH + u64::from(recorded(image)) * BUCKET)

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let counted = weir::stats::Counted::default();
     let baseline = weir::stats::baseline::Baseline::default();
     let reader = Reader::new(&loaded.config, (&datapath, None), &bans, &counted, &baseline);
-    let (_, sources, _) = reader.totals(Extent::Whole).expect("counters");
+    let (_, sources, ..) = reader.totals(Extent::Whole).expect("counters");
     let remembered = datapath.samples().expect("samples").len();
     println!("{} sources in the table, {remembered} of them remembered by address", sources.tracked);
 

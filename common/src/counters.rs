@@ -84,6 +84,16 @@ pub enum Bypass {
     EssentialThrottled = 6,
     /// Any other frame that is not IP, above its limit: refused.
     NotIpThrottled = 7,
+    /// An ACK that proves no address where sources have to ([`crate::proof`]): refused.
+    Unproven = 8,
+    /// A SYN that was answered by a cookie in the host's place: refused.
+    Answered = 9,
+    /// A SYN above the limit on such answers: refused.
+    Unanswered = 10,
+    /// An ACK that proves an address: counted as `over`, since a rule counts the packet.
+    Proven = 11,
+    /// A SYN that was to be answered, but the kernel has no cookies in use: counted as `over`, likewise.
+    WithoutCookie = 12,
 }
 
 impl Bypass {
@@ -96,7 +106,7 @@ impl Bypass {
 }
 
 /// The number of rows of counters before those of the rules.
-pub const BYPASS_ROWS: u32 = 8;
+pub const BYPASS_ROWS: u32 = 13;
 
 /// Events in the table of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

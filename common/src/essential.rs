@@ -77,7 +77,7 @@ impl PacketBucket {
         Self::new(100_000, 10_000, scale)
     }
 
-    fn new(per_second: u64, burst: u64, scale: TickScale) -> Self {
+    pub(crate) fn new(per_second: u64, burst: u64, scale: TickScale) -> Self {
         let bucket = TokenBucket::new(Rate::per_second(per_second), burst, Costs::Single, scale);
         Self { emission: bucket.emission, tolerance: bucket.tolerance, burst: bucket.burst }
     }

@@ -31,7 +31,7 @@ macro_rules! no_padding {
 no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
 no_padding!(
-    Settings: HashSeed, Shape, TickScale, u64, [u32; 23], Scoping, [u32; 2], BufferLayout, [PacketBucket; 3], [RuleSpan; SPANS]
+    Settings: HashSeed, Shape, TickScale, u64, [u32; 23], Scoping, [u32; 2], BufferLayout, [PacketBucket; 4], [RuleSpan; SPANS]
 );
 no_padding!(BufferLayout: [u32; 4]);
 no_padding!(PacketBucket: u64, u64, u64);

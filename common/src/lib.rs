@@ -22,6 +22,7 @@ pub mod packet;
 mod pod;
 pub mod prefix;
 pub mod program;
+pub mod proof;
 pub mod rate_limiter;
 pub mod record;
 pub mod rule;

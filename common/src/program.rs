@@ -2,6 +2,7 @@
 //!
 //! The kernel programs and `agent replay` run it, each with its own [`Program`]: BPF maps or memory.
 
+use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
 use crate::buffer::Segments;
@@ -9,6 +10,7 @@ use crate::counters::Bypass;
 use crate::essential::Essential;
 use crate::packet::{Address, Depth, Direction, Disposition, Link, Packet, Protocol, RareHeaders, parse};
 use crate::prefix::PrefixEntry;
+use crate::proof::{Proof, Step, proven_span};
 use crate::rule::{RuleSpan, Size, Subject};
 use crate::scope::{ScopedPacket, SpansBy};
 use crate::settings::{PortSpans, SPANS, span_index};
@@ -21,6 +23,22 @@ pub trait Frame: RareHeaders {
 
     /// The packets that the frame represents.
     fn segments(&self) -> Segments;
+
+    /// The kernel's context of the frame.
+    fn context(&self) -> Context {
+        Context::None
+    }
+}
+
+/// The kernel's context of a frame, for its helpers.
+#[derive(Clone, Copy, Debug)]
+pub enum Context {
+    /// The frame is not in a kernel.
+    None,
+    /// Of a frame in the driver.
+    Driver(*mut c_void),
+    /// Of a frame in the network stack.
+    Stack(*mut c_void),
 }
 
 /// The policy and the states that classification reads, in addition to those of [`crate::throttle::Host`].
@@ -41,6 +59,13 @@ pub trait Program: Steps {
     fn conforms(&self, kind: Essential, interface: u32) -> bool;
     /// [`crate::settings::Settings::essential_limited`].
     fn essential_limited(&self) -> u32;
+    /// Whether sources of some limit prove their address.
+    fn proves(&self) -> bool;
+    /// What a TCP packet proves, where sources have to prove their address. Without a kernel, nothing.
+    fn prove(&self, context: Context, packet: &Packet) -> Proof {
+        let _ = (context, packet);
+        Proof::NONE
+    }
     /// Whether packets whose protocol is hidden are refused.
     fn refuses_hidden(&self) -> bool;
     /// The way to find the spans of a packet.
@@ -69,6 +94,8 @@ pub enum PacketVerdict<'c> {
     Refused(u32, &'c Subject),
     /// It is refused before any rule is evaluated.
     Dropped,
+    /// It is a SYN, which is answered by this cookie.
+    Answered(u32),
 }
 
 /// The rules for a frame, or the reason why there are none.
@@ -87,6 +114,23 @@ impl Found {
     #[inline(always)]
     const fn bypass(bypass: Bypass) -> Self {
         Self(Self::BYPASS | bypass as u64)
+    }
+
+    #[inline(always)]
+    const fn answered(cookie: u32) -> Self {
+        Self(Self::BYPASS | (cookie as u64) << 8 | Bypass::Answered as u64)
+    }
+
+    /// The [`Bypass`].
+    #[inline(always)]
+    const fn reason(self) -> u32 {
+        self.0 as u32 & 0xff
+    }
+
+    /// The cookie of an answered SYN.
+    #[inline(always)]
+    const fn cookie(self) -> u32 {
+        (self.0 >> 8) as u32
     }
 
     #[inline(always)]
@@ -145,7 +189,7 @@ impl Case {
         }
         match self.classify(program, frame, &packet, direction) {
             Ok(span) => Found::rules(span),
-            Err(bypass) => Found::bypass(bypass),
+            Err(found) => found,
         }
     }
 
@@ -157,37 +201,57 @@ impl Case {
         frame: &impl Frame,
         packet: &Packet,
         direction: Direction,
-    ) -> Result<RuleSpan, Bypass> {
+    ) -> Result<RuleSpan, Found> {
         let other = packet.other(direction);
         let entry = program.prefix_entry(other);
         if entry.has(PrefixEntry::NEVER_LIMIT) {
-            return Err(Bypass::NeverLimit);
+            return Err(Found::bypass(Bypass::NeverLimit));
         }
         if direction == Direction::Ingress && program.is_banned(other) {
-            return Err(Bypass::Banned);
+            return Err(Found::bypass(Bypass::Banned));
         }
         let mut local_port = packet.local_port_or_0(direction);
         // Above its own limit it counts as ordinary traffic, so that a flood from one source does not starve the
         // others.
         if let Some(kind) = packet.essential() {
             if program.conforms(kind, frame.interface()) {
-                return Err(Bypass::Essential);
+                return Err(Found::bypass(Bypass::Essential));
             }
             if program.essential_limited() & 1 << kind as u32 == 0 {
-                return Err(Bypass::EssentialThrottled);
+                return Err(Found::bypass(Bypass::EssentialThrottled));
             }
             // Otherwise the verifier would follow each of DHCP's ports separately.
             local_port = program.forget(local_port, other.lo);
         }
         if entry.has(PrefixEntry::UNLIMITED) {
-            return Err(Bypass::Unlimited);
+            return Err(Found::bypass(Bypass::Unlimited));
         }
         if program.refuses_hidden() && packet.protocol == Protocol::Hidden {
-            return Err(Bypass::Malformed);
+            return Err(Found::bypass(Bypass::Malformed));
         }
-        let span = span(program, frame, packet, local_port, entry.source_index()).ok_or(Bypass::Unlimited)?;
+        let index = span_index(packet.protocol, packet.kind);
+        let mut span = span(program, frame, packet, index, local_port, entry.source_index())
+            .ok_or(Found::bypass(Bypass::Unlimited))?;
+        if program.proves() && span.count & RuleSpan::PROVES != 0 {
+            let proof = program.prove(frame.context(), packet);
+            if proof.is(Step::Answer) {
+                return Err(Found::answered(proof.cookie()));
+            }
+            if proof.is(Step::Refuse) {
+                return Err(Found::bypass(Bypass::Unanswered));
+            }
+            if proof.is(Step::Unproven) {
+                return Err(Found::bypass(Bypass::Unproven));
+            }
+            if proof.is(Step::Proven) {
+                let index = proven_span(packet.kind);
+                span = self::span(program, frame, packet, index, local_port, entry.source_index())
+                    .ok_or(Found::bypass(Bypass::Unlimited))?;
+            }
+            span.count &= !RuleSpan::PROVES;
+        }
         if span.count == 0 {
-            return Err(Bypass::Unlimited);
+            return Err(Found::bypass(Bypass::Unlimited));
         }
         self.subject.write(Subject {
             hi: other.hi,
@@ -212,7 +276,7 @@ impl Case {
                 Verdict::Refuse(rule) => PacketVerdict::Refused(rule, subject),
             };
         }
-        let bypass = found.0 as u32;
+        let bypass = if program.proves() { found.reason() } else { found.0 as u32 };
         // A ban is an operator's order; `observe` only concerns limits.
         let is_enforced = !program.only_observes() || bypass == Bypass::Banned as u32;
         let outcome = match (Bypass::is_refusal(bypass), is_enforced) {
@@ -221,6 +285,9 @@ impl Case {
             (true, false) => Outcome::WouldThrottle,
         };
         program.count(bypass, outcome, self.size);
+        if program.proves() && bypass == Bypass::Answered as u32 {
+            return PacketVerdict::Answered(found.cookie());
+        }
         if outcome == Outcome::Throttled { PacketVerdict::Dropped } else { PacketVerdict::Passed(Passage::FREE) }
     }
 }
@@ -240,10 +307,10 @@ fn span(
     program: &impl Program,
     frame: &impl Frame,
     packet: &Packet,
+    index: usize,
     local_port: u16,
     source_index: u32,
 ) -> Option<RuleSpan> {
-    let index = span_index(packet.protocol, packet.kind);
     let spans_by = program.spans_by();
     let is_of_port = || matches!(packet.protocol, Protocol::Tcp | Protocol::Udp) && packet.has_ports();
     let mut span = match spans_by {

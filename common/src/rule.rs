@@ -405,8 +405,13 @@ impl Default for Size {
 pub struct RuleSpan {
     /// Index of the first row.
     pub first: u32,
-    /// Number of rows, at most [`MAX_RULES`].
+    /// Number of rows, at most [`MAX_RULES`]. In rows of the policy, also [`RuleSpan::PROVES`].
     pub count: u32,
+}
+
+impl RuleSpan {
+    /// The bit of `count` where sources of TCP have to prove their address ([`crate::proof`]).
+    pub const PROVES: u32 = 1 << 7;
 }
 
 #[cfg(test)]

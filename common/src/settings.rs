@@ -78,12 +78,14 @@ pub struct Settings {
     pub scoping: Scoping,
     /// 1: the policy has ban lists.
     pub lists_in_use: u32,
-    /// 0.
-    pub unused: u32,
+    /// 1: sources of some limit prove their address.
+    pub prove_in_use: u32,
     /// The location of such a buffer's segments; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
     /// The limit on replies.
     pub answers: PacketBucket,
+    /// The limit on answers to SYNs.
+    pub cookies: PacketBucket,
     /// The limit on ARP, neighbour discovery and DHCP, each.
     pub essential: PacketBucket,
     /// The limit on frames that are neither IP nor ARP.
@@ -124,9 +126,10 @@ impl Settings {
         essential_limited: 0,
         scoping: Scoping::NONE,
         lists_in_use: 0,
-        unused: 0,
+        prove_in_use: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
+        cookies: PacketBucket::CLOSED,
         essential: PacketBucket::CLOSED,
         not_ip: PacketBucket::CLOSED,
         spans: [RuleSpan { first: 0, count: 0 }; SPANS],

@@ -2,7 +2,7 @@
 
 use common::own::{Own, OwnKey};
 use common::packet::reply::Reply;
-use common::packet::{Address, Depth, Direction, Link, parse};
+use common::packet::{Address, Depth, Direction, Link, Packet, parse};
 use common::throttle::Host;
 
 use crate::context::Writable;
@@ -19,12 +19,8 @@ pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
     if weir_own_address(own.hi, own.lo, u32::from(headers)) == 0 {
         return false;
     }
-    if link == Link::Ethernet && direction == Direction::Ingress {
-        let Some([a, b, _]) = addresses(frame) else { return false };
-        // Packets to another device, or to several, get no reply.
-        if weir_own_device(u64::from(a) | u64::from(b & 0xffff) << 32) == 0 {
-            return false;
-        }
+    if link == Link::Ethernet && direction == Direction::Ingress && !is_to_own_device(frame) {
+        return false;
     }
     let Some(reply) = REPLY.get_ptr_mut(0) else { return false };
     // SAFETY: a map value that only this CPU uses.
@@ -34,6 +30,12 @@ pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
     if words == 0 || !may_answer() {
         return false;
     }
+    send(frame, link, &packet, reply, words)
+}
+
+/// Sends a reply of so many words in the place of the packet.
+#[inline(always)]
+pub fn send(frame: &mut impl Writable, link: Link, packet: &Packet, reply: &Reply, words: usize) -> bool {
     let network = usize::from(packet.network_offset);
     // Read again, since from above they would take more of the stack; and now, since the frame may begin elsewhere then.
     let swapped = match link {
@@ -46,6 +48,19 @@ pub fn answer(frame: &mut impl Writable, link: Link) -> bool {
     frame.resize(network + 4 * words)
         && (link == Link::RawIp || frame.put_addresses(swapped))
         && frame.put_reply(network, reply, words)
+}
+
+/// Whether a received packet is to an address of this host and, if it has a link header, to its device.
+#[inline(always)]
+pub fn is_to_own(frame: &impl Writable, to: Address, network: usize) -> bool {
+    let headers = if frame.may_lack_tag() { network as u32 } else { 0 };
+    weir_own_address(to.hi, to.lo, headers) != 0 && (network == 0 || is_to_own_device(frame))
+}
+
+/// Whether a frame is to this device. Packets to another device, or to several, get no reply.
+#[inline(always)]
+fn is_to_own_device(frame: &impl Writable) -> bool {
+    addresses(frame).is_some_and(|[a, b, _]| weir_own_device(u64::from(a) | u64::from(b & 0xffff) << 32) != 0)
 }
 
 /// The words of the destination and the source, six bytes each.

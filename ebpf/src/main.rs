@@ -12,6 +12,7 @@ mod clock;
 mod context;
 mod maps;
 mod program;
+mod prove;
 mod record;
 mod sample;
 mod stream;
@@ -84,6 +85,10 @@ fn express(context: *mut xdp_md) -> u32 {
         }
         PacketVerdict::Refused(rule, _) => rule,
         PacketVerdict::Dropped => NO_RULE,
+        PacketVerdict::Answered(cookie) => {
+            tap::driver_frame(context, Captured::REFUSED);
+            return if answer_driver_syn(context, cookie) != 0 { XDP_TX } else { XDP_DROP };
+        }
     };
     // Before a reply takes the packet's place.
     tap::driver_frame(context, Captured::REFUSED);
@@ -111,16 +116,31 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
         }
         PacketVerdict::Refused(rule, _) => rule,
         PacketVerdict::Dropped => NO_RULE,
+        PacketVerdict::Answered(cookie) => {
+            tap::stack_frame(context, link, Captured::REFUSED);
+            return if answer_syn(context, link, cookie) { send_back(context) } else { TC_ACT_SHOT };
+        }
     };
     // Before a reply takes the packet's place.
     tap::stack_frame(context, link, Captured::REFUSED);
-    if replies(rule) && reply(context, link) {
-        // A reply returns to its packet's origin: out again, or back to the program that sent it.
-        let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
-        // SAFETY: the context of this program's call; the helper only stores the interface.
-        return unsafe { bpf_redirect((*context).ifindex, flags) as i32 };
+    if replies(rule) && reply(context, link) { send_back(context) } else { TC_ACT_SHOT }
+}
+
+/// Sends a reply to its packet's origin: out again, or back to the program that sent it.
+#[inline(always)]
+fn send_back(context: *mut __sk_buff) -> i32 {
+    let flags = if setting!(is_egress) != 0 { u64::from(BPF_F_INGRESS) } else { 0 };
+    // SAFETY: the context of this program's call; the helper only stores the interface.
+    unsafe { bpf_redirect((*context).ifindex, flags) as i32 }
+}
+
+/// Turns the SYN into the SYN-ACK with this cookie; `false` if that fails.
+#[inline(always)]
+fn answer_syn(context: *mut __sk_buff, link: Link, cookie: u32) -> bool {
+    match link {
+        Link::Ethernet => answer_stack_syn(context, cookie) != 0,
+        Link::RawIp => answer_stack_syn_packet(context, cookie) != 0,
     }
-    TC_ACT_SHOT
 }
 
 /// Turns the refused frame into its reply; `false` if there is none.
@@ -148,6 +168,21 @@ fn answer_stack_frame(context: *mut __sk_buff) -> u32 {
 #[inline(never)]
 fn answer_stack_packet(context: *mut __sk_buff) -> u32 {
     u32::from(answer(&mut TcFrame::new(context), Link::RawIp))
+}
+
+#[inline(never)]
+fn answer_driver_syn(context: *mut xdp_md, cookie: u32) -> u32 {
+    u32::from(prove::answer_syn(&mut XdpFrame::new(context), context.cast(), Link::Ethernet, cookie))
+}
+
+#[inline(never)]
+fn answer_stack_syn(context: *mut __sk_buff, cookie: u32) -> u32 {
+    u32::from(prove::answer_syn(&mut TcFrame::new(context), context.cast(), Link::Ethernet, cookie))
+}
+
+#[inline(never)]
+fn answer_stack_syn_packet(context: *mut __sk_buff, cookie: u32) -> u32 {
+    u32::from(prove::answer_syn(&mut TcFrame::new(context), context.cast(), Link::RawIp, cookie))
 }
 
 #[inline(never)]

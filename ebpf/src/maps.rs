@@ -14,6 +14,7 @@ use common::own::OwnKey;
 use common::packet::Direction;
 use common::packet::reply::Reply;
 use common::prefix::Line;
+use common::proof::Recent;
 use common::record::{RecordKey, Recorded};
 use common::rule::Rule;
 use common::scope::ScopeSpans;
@@ -146,6 +147,18 @@ pub static REPLY: PerCpuArray<Reply, 1> = PerCpuArray::new();
 /// The state of the bucket that all replies share.
 #[btf_map]
 pub static ANSWERS: Array<u64, 1> = Array::new();
+
+/// The state of the bucket that all answers to SYNs share.
+#[btf_map]
+pub static COOKIES: Array<u64, 1> = Array::new();
+
+/// The second of the last cookie of each local port: [`common::proof::second`].
+#[btf_map]
+pub static COOKIE_PORTS: Array<u32, 1> = Array::new();
+
+/// The connections that were proven a moment ago.
+#[btf_map]
+pub static PROVEN: PerCpuArray<Recent, { Recent::COUNT as usize }> = PerCpuArray::new();
 
 /// The states of the buckets for traffic to which limits per source do not apply.
 #[btf_map]

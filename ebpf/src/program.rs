@@ -7,9 +7,10 @@ use common::ban::Ban;
 use common::bank::Bank;
 use common::essential::Essential;
 use common::list::{self, CHUNK_LINES, CHUNK_WORDS};
-use common::packet::{Address, Depth};
+use common::packet::{Address, Depth, Packet};
 use common::prefix::{Line, Lines, Node, PrefixEntry, Search};
-use common::program::Program;
+use common::program::{Context, Program};
+use common::proof::Proof;
 use common::rule::RuleSpan;
 use common::scope::{ScopeSpans, ScopedPacket, Scopes, Scoping, SpansBy, find};
 use common::settings::PortSpans;
@@ -18,6 +19,7 @@ use common::throttle::Host;
 use crate::atomics;
 use crate::clock;
 use crate::maps::{BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting};
+use crate::prove::prove;
 use crate::throttle::{Kernel, MapCell};
 use crate::trace;
 
@@ -64,6 +66,16 @@ impl Program for Kernel {
     #[inline(always)]
     fn essential_limited(&self) -> u32 {
         setting!(essential_limited)
+    }
+
+    #[inline(always)]
+    fn proves(&self) -> bool {
+        setting!(prove_in_use) != 0
+    }
+
+    #[inline(always)]
+    fn prove(&self, context: Context, packet: &Packet) -> Proof {
+        prove(context, packet)
     }
 
     #[inline(always)]

@@ -84,6 +84,16 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
             ),
             ("bans", number(status.bans)),
         ]);
+        if let Some(proofs) = &status.proofs {
+            text.push_str(&format!(
+                "\nproofs: {} SYNs answered, {} refused, {} passed; {} ACKs accepted, {} refused",
+                number(proofs.syns_answered),
+                number(proofs.syns_refused),
+                number(proofs.syns_passed),
+                number(proofs.acks_accepted),
+                number(proofs.acks_refused)
+            ));
+        }
         if let Some(has_room) = status.has_room {
             text.push_str(if has_room {
                 "\nelastic limits allow more than their rate: the host has spare resources"

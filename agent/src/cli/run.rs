@@ -205,7 +205,7 @@ fn enforce(
         let sharer = daemon::start_sharer(&config, &packets, &events)?;
         orders.carry_out(Arc::clone(&packets), Arc::clone(&events), Arc::clone(&crowdsec));
         let feed = Feed::new(Arc::clone(&events), Arc::clone(&packets), requests.current(), groups.clone());
-        let attacks = feed.attacks();
+        let (attacks, for_cookies) = (feed.attacks(), feed.attacks());
         let kept = if not_in_effect.is_none() { reload::keep_as_last_valid(&source) } else { None };
         kept.iter().for_each(|note| tracing::warn!("{note}"));
         databases
@@ -256,6 +256,7 @@ fn enforce(
             () = server.serve(Arc::clone(&agent)) => {}
             () = supervisor.keep_alive() => {}
             () = keep_up(&packets) => {}
+            () = daemon::syn_cookies::run(&packets, for_cookies, StateDirectory::at(&config.agent.state_dir)) => {}
             () = reload::follow_interfaces(Arc::clone(&agent)) => {}
             () = groups.keep_filled() => {}
             () = feed.run() => {}
@@ -275,6 +276,8 @@ fn enforce(
         for problem in groups.stop(on_exit) {
             tracing::error!("{problem}");
         }
+        let proving = packets.load_full().and_then(|packets| packets.proving());
+        daemon::syn_cookies::leave(&StateDirectory::at(&config.agent.state_dir), proving.as_ref(), on_exit);
         if let Some(packets) = packets.load_full() {
             packets.leave()?;
         }

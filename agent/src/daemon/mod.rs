@@ -16,6 +16,7 @@ pub mod record;
 pub mod reload;
 mod requests;
 pub mod state;
+pub mod syn_cookies;
 pub mod trace;
 
 pub use agent::{Agent, holds_packets, start_sharer};

@@ -6,9 +6,10 @@ use std::path::Path;
 use api::request::Request;
 use caps::{CapSet, Capability};
 use cgroup::{Controller, Enforcement, GroupStatus, Tree, Version};
-use config::policy::Config;
+use config::policy::{Config, Limit};
 use config::policy_group::Group;
 use datapath::{is_kernel_too_old, kernel_release};
+use host::syn_cookies as cookies;
 
 use super::check::{Check, Needed};
 use crate::server::control::Client;
@@ -26,6 +27,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
         bpffs(&config.agent.pins, uses_bpf),
         Check::good("memlock", "not needed: since Linux 5.11 the memory of BPF is charged to the cgroup"),
     ];
+    checks.extend(syn_cookies(config));
     checks.extend(cgroups(config, on_groups));
     checks.push(control_group());
     checks
@@ -60,6 +62,24 @@ fn btf(on_groups: Needed) -> Check {
     }
     let found = format!("there is no {PATH}: processes of groups are found by scanning, not as they start");
     Check::lacking(on_groups, "BTF", found, "use a kernel with CONFIG_DEBUG_INFO_BTF=y")
+}
+
+/// For limits with `prove`; `None` without any.
+fn syn_cookies(config: &Config) -> Option<Check> {
+    const NAME: &str = "SYN cookies";
+    if !config.limits.iter().any(Limit::proves) {
+        return None;
+    }
+    let setting = cookies::SETTING;
+    Some(match cookies::current() {
+        None => Check::missing(
+            NAME,
+            "the kernel has none: prove has no effect",
+            "use a kernel with CONFIG_SYN_COOKIES=y, or leave out prove",
+        ),
+        Some(0) => Check::missing(NAME, format!("{setting} is 0: prove has no effect"), format!("sysctl {setting}=1")),
+        Some(value) => Check::good(NAME, format!("{setting} is {value}")),
+    })
 }
 
 fn jit() -> Check {

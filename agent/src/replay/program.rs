@@ -131,7 +131,8 @@ impl<'m> MemoryProgram<'m> {
                 }
                 Verdict::Refuse
             }
-            PacketVerdict::Dropped => Verdict::Drop,
+            // A capture has no sockets, so that no SYN is answered.
+            PacketVerdict::Dropped | PacketVerdict::Answered(_) => Verdict::Drop,
         }
     }
 
@@ -364,6 +365,11 @@ impl Program for &MemoryProgram<'_> {
     #[inline(always)]
     fn essential_limited(&self) -> u32 {
         self.settings.essential_limited
+    }
+
+    #[inline(always)]
+    fn proves(&self) -> bool {
+        self.settings.prove_in_use != 0
     }
 
     #[inline(always)]

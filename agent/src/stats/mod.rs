@@ -10,7 +10,7 @@ pub use api::limit::{ClassShare, Count, LevelStatus, LimitDefinition, LimitStatu
 pub use api::source::{
     BanHolder, BanStatus, BansRow, LastRefused, Precision, SourceLimit, SourceRequests, SourceStatus, TopRow,
 };
-pub use api::status::{BypassStatus, InterfaceState, InterfaceStatus, SourcesStatus, Status, Totals};
+pub use api::status::{BypassStatus, InterfaceState, InterfaceStatus, ProofStatus, SourcesStatus, Status, Totals};
 pub use api::view::{LiveDocument, MOST_BANS, MOST_SOURCES, Sort, SourceLoad, View, ViewQuery};
 pub use counted::{Counted, CountedDocument, names, rows, with_level};
 pub use host::monotonic_nanoseconds;

@@ -30,7 +30,7 @@ use host::monotonic_nanoseconds;
 use super::baseline::Baseline;
 use super::counted::{Counted, of_level, with_level};
 use super::samples::{self, LimitCounts, Samples, Spans};
-use super::{BypassStatus, LevelStatus, LimitStatus, SourcesStatus, TopRow, Totals};
+use super::{BypassStatus, LevelStatus, LimitStatus, ProofStatus, SourcesStatus, TopRow, Totals};
 
 /// Reads a policy in effect.
 pub struct Reader<'a> {
@@ -104,7 +104,10 @@ impl Reader<'_> {
     /// # Errors
     ///
     /// When a map cannot be read.
-    pub fn totals(&self, extent: Extent) -> Result<(Totals, SourcesStatus, BypassStatus), LoadError> {
+    pub fn totals(
+        &self,
+        extent: Extent,
+    ) -> Result<(Totals, SourcesStatus, BypassStatus, Option<ProofStatus>), LoadError> {
         let mut counters = Vec::new();
         let mut table = self.counted.table;
         let mut bypassing = self.counted.bypass;
@@ -137,7 +140,9 @@ impl Reader<'_> {
             full_shared: table.full_shared,
             contended: table.contended,
         };
-        Ok((totals, sources, bypass))
+        let proves = self.ingress.settings().prove_in_use != 0;
+        let proofs = proves.then(|| proof_status(|bypass| bypassing[bypass as usize]));
+        Ok((totals, sources, bypass, proofs))
     }
 
     /// Every limit's counters.
@@ -303,6 +308,17 @@ pub(crate) fn bypass_status(row: impl Fn(Bypass) -> Counters) -> BypassStatus {
         banned: refused(Bypass::Banned),
         essential_throttled: refused(Bypass::EssentialThrottled),
         not_ip_throttled: refused(Bypass::NotIpThrottled),
+    }
+}
+
+/// Packets of sources that prove their address.
+fn proof_status(row: impl Fn(Bypass) -> Counters) -> ProofStatus {
+    ProofStatus {
+        syns_answered: row(Bypass::Answered).throttled.packets,
+        syns_refused: row(Bypass::Unanswered).throttled.packets,
+        syns_passed: row(Bypass::WithoutCookie).over.packets,
+        acks_accepted: row(Bypass::Proven).over.packets,
+        acks_refused: row(Bypass::Unproven).throttled.packets,
     }
 }
 

@@ -36,12 +36,15 @@ const EVERYTHING: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nm
 const SCOPES: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
     [[limit]]\nname = \"a\"\nrate = \"1000/s\"\nsources = [\"10.1.0.0/16\"]\n\
     [[limit]]\nname = \"b\"\nrate = \"1000/s\"\nports = [53]\ninterfaces = [\"lo\"]\n";
-const POLICIES: [(&str, &str); 6] = [
+const PROVE: &str = "[[limit]]\nname = \"a\"\nrate = \"1000/s\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\n\
+    prove = true\n";
+const POLICIES: [(&str, &str); 7] = [
     ("one limit", ONE),
     ("four limits", FOUR),
     ("sliding window", WINDOW),
     ("classes and ports", CLASSES),
     ("some sources and interfaces", SCOPES),
+    ("sources that prove their address", PROVE),
     ("everything", EVERYTHING),
 ];
 const ENTRIES: [(&str, Entry); 2] = [("xdp", Entry::Xdp), ("tc", Entry::Tc)];

@@ -33,6 +33,7 @@ mod neighbours;
 mod notify;
 mod offenders;
 mod operations;
+mod prove;
 mod rates;
 mod reading;
 mod reboot;
@@ -61,7 +62,7 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 25] = [
+const ON_KERNELS: [&[Test]; 26] = [
     levels::TESTS,
     lists::TESTS,
     limits::TESTS,
@@ -87,9 +88,10 @@ const ON_KERNELS: [&[Test]; 25] = [
     record::TESTS,
     capture::TESTS,
     heavy_prefixes::ON_KERNELS,
+    prove::ON_KERNELS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 22] = [
+const ON_ANY_KERNEL: [&[Test]; 23] = [
     safety::TESTS,
     reboot::TESTS,
     geo::TESTS,
@@ -112,6 +114,7 @@ const ON_ANY_KERNEL: [&[Test]; 22] = [
     service::TESTS,
     members::TESTS,
     heavy_prefixes::ON_ANY_KERNEL,
+    prove::ON_ANY_KERNEL,
 ];
 
 /// Spreads tests that run one at a time among the others, so that none has a thread while it waits for its turn.

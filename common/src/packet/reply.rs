@@ -9,6 +9,10 @@
 //! neither read nor clear that state. So each reply is a fixed point of that calculation: a field that receivers ignore
 //! is chosen such that the device writes the value that is already there.
 
+mod syn_ack;
+
+pub use syn_ack::Syn;
+
 use super::{Bytes, Packet, Protocol};
 
 /// The most words of four bytes in a reply: an IPv6 header, an ICMPv6 header, and the first 48 bytes of the packet.

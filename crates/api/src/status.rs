@@ -32,6 +32,9 @@ pub struct Status {
     pub sources: SourcesStatus,
     /// Packets to which no limit applied, by reason.
     pub bypass: BypassStatus,
+    /// Proofs of addresses; `null` if no limit has `prove`.
+    #[serde(default)]
+    pub proofs: Option<ProofStatus>,
     /// The number of banned prefixes.
     pub bans: u64,
     /// Runs of `agent limits --reset-counters` since the agent started.
@@ -186,6 +189,21 @@ pub struct BypassStatus {
     /// Other frames that are not IP, refused above their limit.
     #[serde(default)]
     pub not_ip_throttled: u64,
+}
+
+/// Packets of limits with `prove`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProofStatus {
+    /// SYNs that were answered by a SYN cookie.
+    pub syns_answered: u64,
+    /// SYNs that were refused above the limit on answers.
+    pub syns_refused: u64,
+    /// SYNs that passed, since the kernel had no SYN cookies in use.
+    pub syns_passed: u64,
+    /// ACKs with a valid cookie: connections.
+    pub acks_accepted: u64,
+    /// ACKs without one, which were refused.
+    pub acks_refused: u64,
 }
 
 /// An exempt address and the reason.

@@ -32,6 +32,7 @@ impl Config {
             escalate: None,
             cluster: None,
             sources: None,
+            prove: None,
             interfaces: None,
         };
         Self {

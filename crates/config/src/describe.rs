@@ -5,7 +5,7 @@ use std::fmt;
 use crate::human;
 use crate::policy::{
     Action, Algorithm, BanList, Class, Direction, Key, Level, LevelKey, Limit, LimitSources, ListSource, OnFull,
-    PortSet, ProtocolFilter, RequestEnforcement, RequestLimit, Service, Throttle, Tier,
+    PortSet, ProtocolFilter, Prove, RequestEnforcement, RequestLimit, Service, Throttle, Tier,
 };
 use crate::policy_group::Group;
 
@@ -28,6 +28,10 @@ impl Limit {
         parts.extend((self.on_full != OnFull::Share).then(|| format!("{} when the table is full", self.on_full)));
         parts.extend(self.escalate.map(|escalate| escalate.words()));
         parts.extend(self.cluster.map(|mode| format!("all hosts together ({mode})")));
+        parts.extend(self.prove.map(|when| match when {
+            Prove::InUse => "sources prove their address while SYN cookies are in use".to_owned(),
+            Prove::Always => "sources always prove their address".to_owned(),
+        }));
         parts.extend(self.sources.as_ref().map(|sources| self.sources_in_words(sources)));
         parts.extend(self.interfaces.as_ref().map(|names| format!("on {}", shortened(names.iter()))));
         format!("{} {}  {}", self.direction_name(), self.traffic(), parts.join(", "))
@@ -241,6 +245,10 @@ mod tests {
             (
                 "protocol = \"tcp\"\nports = [22]\nunit = \"connections\"\nrate = \"5/min\"\naction = \"reject\"",
                 "ingress tcp/22  5 connections/min per address (IPv6 /64), burst 5, reject",
+            ),
+            (
+                "unit = \"connections\"\nrate = \"5/min\"\nprove = \"always\"",
+                "ingress any  5 connections/min per address (IPv6 /64), burst 5, drop, sources always prove their address",
             ),
             (
                 "direction = \"egress\"\nunit = \"bytes\"\nrate = \"20Mbit/s\"\nipv4_prefix = 24\nipv6_prefix = 128\n\

@@ -25,6 +25,7 @@ mod levels;
 mod limit;
 mod limit_action;
 mod limit_ports;
+mod limit_prove;
 mod limit_scope;
 mod load;
 pub mod notify;

@@ -4,6 +4,7 @@ use super::escalate::{self, Counts};
 use super::levels::{self, OwnKey};
 use super::limit_action::{action, check_action, throttle};
 use super::limit_ports::ports;
+use super::limit_prove::{check_prove, prove};
 use super::limit_scope;
 use super::policy::{
     Action, Algorithm, ClusterMode, Direction, Key, Limit, OnFull, ProtocolFilter, Rate, Throttle, Unit,
@@ -34,6 +35,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     let throttle = throttle(&mut table);
     // Limits with scope = "request" are read in another module.
     table.word("scope", &[("packet", ()), ("request", ())]);
+    let prove = prove(&mut table);
     let cluster = cluster(&mut table);
     check_cluster(&mut table, cluster, algorithm);
     let is_exchanged = key == Key::Source
@@ -63,6 +65,9 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     let levels_span = table.span_of("levels");
     combinations(&mut table, protocol, unit, algorithm, key, ports.is_some());
     check_action(&mut table, action, throttle);
+    if prove.is_some() {
+        check_prove(&mut table, direction, protocol, unit, action);
+    }
     if let (Action::Shape, Some(main)) = (action, &rates.main) {
         check_queue(&mut table, main.rate, rates.burst_of(main.rate));
     }
@@ -87,6 +92,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         on_full,
         escalate,
         cluster,
+        prove,
         sources,
         interfaces,
     };

@@ -96,6 +96,15 @@ words!(
     }
 );
 words!(
+    /// When sources of a limit prove their address.
+    Prove {
+        /// While the kernel has SYN cookies in use.
+        InUse = "in-use",
+        /// Always: the kernel uses SYN cookies for every connection.
+        Always = "always",
+    }
+);
+words!(
     /// The key of a limit.
     Key {
         /// The remote address.

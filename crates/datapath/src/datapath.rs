@@ -7,7 +7,6 @@ use aya::maps::Array;
 use aya::{Ebpf, EbpfLoader};
 use bpf::objects::WEIR;
 use common::bank::Bank;
-use common::own::MOST_OWN;
 use common::packet::Direction;
 use common::rule::{Enforcement, Rule};
 use common::settings::{Runtime, Settings, TableIdentity};
@@ -135,7 +134,8 @@ impl Datapath {
             .map_max_entries("SAMPLES", SAMPLES)
             .map_max_entries("RECORD_EVEN", size::recorded(&image))
             .map_max_entries("RECORD_ODD", size::recorded(&image))
-            .map_max_entries("OWN", if settings.reject_in_use != 0 { MOST_OWN } else { 1 })
+            .map_max_entries("OWN", size::own_addresses(&settings))
+            .map_max_entries("COOKIE_PORTS", size::cookie_ports(&settings))
             .map_max_entries("LAYOUT", text::chunks(&layout))
             .map_max_entries("EVENTS", RING_BYTES);
         for map in pins::SHARED_MAPS {
@@ -316,10 +316,10 @@ impl Datapath {
         Some(share.map_or(*rule, |(share, _)| rule.at_share(*share)))
     }
 
-    /// Whether a limit has `action = "reject"`.
+    /// Whether the programs reply to packets: a limit has `action = "reject"` or `prove`.
     #[must_use]
     pub const fn replies(&self) -> bool {
-        self.settings.reject_in_use != 0
+        self.settings.reject_in_use != 0 || self.settings.prove_in_use != 0
     }
 
     /// Sets the addresses from which the kernel program replies to refused packets.

@@ -5,6 +5,7 @@ pub mod descriptors;
 pub mod load;
 pub mod mounts;
 mod state_directory;
+pub mod syn_cookies;
 pub mod unix_socket;
 
 pub use clock::{Moment, monotonic_nanoseconds};

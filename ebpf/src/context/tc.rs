@@ -5,7 +5,7 @@ use aya_ebpf::helpers::generated::{bpf_l3_csum_replace, bpf_skb_change_tail, bpf
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
 use common::packet::{Bytes, Depth, Layers, Link, Network, RareHeaders, Transport, behind_tags, headers};
-use common::program::Frame;
+use common::program::{Context, Frame};
 
 use super::Writable;
 use super::reads::{behind, bounded_reads, packet_pointer, walk};
@@ -223,6 +223,11 @@ impl Frame for TcFrame {
         }
         // SAFETY: as above.
         Segments { payload, count: unsafe { (*self.context).gso_segs } }
+    }
+
+    #[inline(always)]
+    fn context(&self) -> Context {
+        Context::Stack(self.context.cast())
     }
 }
 

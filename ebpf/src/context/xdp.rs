@@ -7,7 +7,7 @@ use aya_ebpf::helpers::generated::{
 use common::buffer::Segments;
 use common::packet::reply::{LONGEST_REPLY, Reply};
 use common::packet::{Bytes, Layers, MAX_TAGS, Network, RareHeaders, Transport, behind_tags, headers};
-use common::program::Frame;
+use common::program::{Context, Frame};
 
 use super::Writable;
 use super::reads::{behind, bounded_reads, packet_pointer, walk};
@@ -172,6 +172,11 @@ impl Frame for XdpFrame {
             return Segments::NONE;
         }
         Segments::from_memory(read_segments(self.context))
+    }
+
+    #[inline(always)]
+    fn context(&self) -> Context {
+        Context::Driver(self.context.cast())
     }
 }
 

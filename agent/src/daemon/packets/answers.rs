@@ -146,7 +146,7 @@ impl PacketEngine {
     }
 
     fn status_of(&self, in_effect: &InEffect, extent: Extent) -> Result<Status, LoadError> {
-        let (totals, sources, bypass) = in_effect.reader().totals(extent)?;
+        let (totals, sources, bypass, proofs) = in_effect.reader().totals(extent)?;
         let interfaces = in_effect.interfaces()?;
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -157,6 +157,7 @@ impl PacketEngine {
             totals,
             sources,
             bypass,
+            proofs,
             bans: in_effect.bans.len() as u64,
             groups: Vec::new(),
             has_room: in_effect.is_elastic().then_some(in_effect.runtime.room_until > monotonic_nanoseconds()),

@@ -24,10 +24,11 @@ use datapath::{
 
 use super::change::{Change, wait_for_packets};
 use super::in_effect::InEffect;
+use super::proving::Proving;
 use super::saved_bans::saved_reasons;
 use crate::daemon::events::{Evaluated, Event};
 use crate::daemon::state::{MOST_TABLE_WORDS, Moment, Restore, Saved, SavedReason};
-use crate::stats::{self, CountedDocument, Live, monotonic_nanoseconds};
+use crate::stats::{self, CountedDocument, Extent, Live, monotonic_nanoseconds};
 
 /// The packet engine; empty while the config has no limits on packets: then the kernel's packet path is not needed.
 pub type Packets = Arc<ArcSwapOption<PacketEngine>>;
@@ -268,6 +269,17 @@ impl PacketEngine {
         let direction = in_effect.config.limits[nth].direction;
         let (all, refused) = in_effect.datapath(direction).asked(nth).ok()?;
         Some(Evaluated { all: all.packets, refused: refused.packets })
+    }
+
+    /// The limits whose sources prove their address, and the counters of proofs; `None` without any, or if the counters
+    /// cannot be read.
+    #[must_use]
+    pub fn proving(&self) -> Option<Proving> {
+        let in_effect = self.lock();
+        let proving = Proving::of_config(&in_effect.config)?;
+        let (.., proofs) = in_effect.reader().totals(Extent::Counters).ok()?;
+        let proofs = proofs?;
+        Some(Proving { answered: proofs.syns_answered, accepted: proofs.acks_accepted, ..proving })
     }
 
     /// Enforces this host's share of a limit from the next packet on.

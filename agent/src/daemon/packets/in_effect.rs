@@ -15,10 +15,12 @@ use datapath::bans::BanList;
 use datapath::compile::Plan;
 use datapath::memory::{Footprint, Lasting};
 use datapath::{AttachError, CaptureRings, Datapath, Generation, LoadError, PinDirectory, StreamRings};
+use host::StateDirectory;
 use host::load::{HostLoad, ROOM, RoomDecision};
 
 use super::change::{Change, LastPackets};
 use super::counts;
+use super::proving::Proving;
 use super::refusal_counts::Escalation;
 use super::saved_bans::restore_bans;
 use crate::daemon::state::Restore;
@@ -222,7 +224,10 @@ impl InEffect {
 
     pub(super) fn notes(&self) -> Vec<String> {
         let queueing = self.egress.iter().flat_map(Datapath::queueing_notes);
-        self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing).chain(self.suspension_note()).collect()
+        let directory = StateDirectory::at(&self.config.agent.state_dir);
+        let proving = Proving::of_config(&self.config).and_then(|proving| proving.note(&directory));
+        let own = self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing);
+        own.chain(self.suspension_note()).chain(proving).collect()
     }
 
     pub(super) fn datapaths(&self) -> impl Iterator<Item = &Datapath> {

@@ -9,6 +9,7 @@ mod engine;
 mod escalation;
 mod in_effect;
 mod interfaces;
+mod proving;
 mod refusal_counts;
 mod saved_bans;
 mod shared_bans;
@@ -16,3 +17,4 @@ mod switch;
 
 pub use decisions::DecisionBans;
 pub use engine::{PERIOD, PacketEngine, Packets};
+pub use proving::Proving;

@@ -244,6 +244,20 @@ impl Page<'_> {
                 (["not_ip_throttled"], bypass.not_ip_throttled),
             ],
         )?;
+        if let Some(proofs) = &status.proofs {
+            self.counter(
+                "weir_proof_packets_total",
+                "SYNs and ACKs of sources that prove their address, by outcome.",
+                ["packet", "outcome"],
+                [
+                    (["syn", "answered"], proofs.syns_answered),
+                    (["syn", "refused"], proofs.syns_refused),
+                    (["syn", "passed"], proofs.syns_passed),
+                    (["ack", "accepted"], proofs.acks_accepted),
+                    (["ack", "refused"], proofs.acks_refused),
+                ],
+            )?;
+        }
         self.gauge("weir_bans", "Prefixes that are banned.", [], [([], status.bans)])?;
         if let Some(lists) = &status.ban_lists {
             self.ban_lists(lists)?;

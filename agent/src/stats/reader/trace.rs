@@ -91,6 +91,11 @@ fn bypass(counter: u32) -> &'static str {
         (Bypass::Banned, "banned"),
         (Bypass::EssentialThrottled, "neighbour discovery or DHCP above the limit of its kind"),
         (Bypass::NotIpThrottled, "not an IP packet, above the limit of its kind"),
+        (Bypass::Unproven, "an ACK without a valid SYN cookie"),
+        (Bypass::Answered, "a SYN that was answered by a SYN cookie"),
+        (Bypass::Unanswered, "a SYN above the limit on SYN cookies"),
+        (Bypass::Proven, "an ACK with a valid SYN cookie"),
+        (Bypass::WithoutCookie, "a SYN, while the kernel has no SYN cookies in use"),
     ];
     REASONS.iter().find(|(bypass, _)| *bypass as u32 == counter).map_or("unknown", |(_, reason)| reason)
 }

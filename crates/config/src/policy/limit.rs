@@ -2,7 +2,7 @@
 
 use super::{
     ClusterMode, Direction, Escalate, InterfacePattern, Key, Level, LimitSources, Multiplier, OnFull, PortSet,
-    ProtocolFilter, RateSpec, Unit,
+    ProtocolFilter, Prove, RateSpec, Unit,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Limit {
     pub escalate: Option<Escalate>,
     /// The mode in which the cluster's hosts share the limit; `None` without `cluster`.
     pub cluster: Option<ClusterMode>,
+    /// When sources prove their address; `None` without `prove`.
+    pub prove: Option<Prove>,
     /// The sources to which it applies, on egress the destinations; `None`: all.
     pub sources: Option<LimitSources>,
     /// The interfaces to which it applies; `None`: all of the agent's.
@@ -46,6 +48,12 @@ impl Limit {
             Direction::Ingress => "ingress",
             Direction::Egress => "egress",
         }
+    }
+
+    /// Whether sources prove their address before their connections are evaluated.
+    #[must_use]
+    pub fn proves(&self) -> bool {
+        self.prove.is_some() && self.action != Action::Observe
     }
 
     /// The key as written in limits.toml.

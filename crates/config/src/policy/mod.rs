@@ -42,6 +42,6 @@ pub use crate::prefix::Prefix;
 pub use crate::request::RequestCost;
 pub use crate::request_key::{EntryValue, KeyEntry};
 pub use crate::words::{
-    Attach, ClusterMode, Key, Mode, NotifyOn, OnExit, OnFull, ProtocolFilter, Shield, Unit, WhenStoreIsDown,
+    Attach, ClusterMode, Key, Mode, NotifyOn, OnExit, OnFull, ProtocolFilter, Prove, Shield, Unit, WhenStoreIsDown,
 };
 pub use common::limiter::Algorithm;

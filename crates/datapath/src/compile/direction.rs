@@ -47,10 +47,11 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
     let mut rows = spans::Rows::new(&limits, &groups, scale, config.agent.mode);
     let kinds = spans::PortKinds::of(&limits, direction);
     let scoping = scopes.scoping(kinds.count() + 1)?;
+    let proves = config.agent.mode == Mode::Enforce && own.iter().any(|limit| limit.proves());
     let mut pairs = Vec::new();
     for pair in scopes.pairs() {
         let applies = |nth: usize| scopes.applies(limits[nth].0.limit, pair);
-        pairs.push(Limits { all: &limits, direction, applies: &applies }.spans(&kinds, &mut rows)?);
+        pairs.push(Limits { all: &limits, direction, applies: &applies, proves }.spans(&kinds, &mut rows)?);
     }
     let by_pair = scopes.are_in_use();
     let (spans, ports) = match pairs.as_slice() {
@@ -111,7 +112,9 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
                 && config.agent.mode == Mode::Enforce
                 && config.ban_lists.iter().any(|list| list.class().is_none()),
         ),
+        prove_in_use: u32::from(proves),
         answers: PacketBucket::of_replies(scale),
+        cookies: PacketBucket::of_cookies(scale),
         essential: PacketBucket::of_essential(scale),
         not_ip: PacketBucket::of_not_ip(scale),
         spans,
@@ -167,7 +170,7 @@ fn depth(limits: &[&Limit]) -> Depth {
         Unit::Requests => Depth::Requests,
         Unit::Connections => Depth::Ports,
         Unit::Packets | Unit::Bytes
-            if limit.ports.is_some() || limit.key.has_port() || limit.action == Action::Reject =>
+            if limit.ports.is_some() || limit.key.has_port() || limit.action == Action::Reject || limit.proves() =>
         {
             Depth::Ports
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use common::packet::{Direction, Kind, Protocol};
+use common::proof::PROVEN_REQUEST;
 use common::rule::{Enforcement, MAX_RULES, Rule, RuleSpan};
 use common::settings::{HIDDEN_SPAN, PortSpans, SPANS, span_index};
 use common::time::TickScale;
@@ -20,6 +21,8 @@ pub struct Limits<'a> {
     pub all: &'a [(LimitAt, &'a Limit)],
     pub direction: Direction,
     pub applies: &'a dyn Fn(usize) -> bool,
+    /// Whether sources of some limit prove their address.
+    pub proves: bool,
 }
 
 /// The spans of a pair of sources and interfaces.
@@ -39,7 +42,7 @@ impl Limits<'_> {
 
     /// The limits without ports that apply to packets of this protocol and kind.
     fn applying(&self, protocol: Protocol, kind: Kind) -> Vec<usize> {
-        self.own().filter(|nth| self.all[*nth].1.ports.is_none() && matches(self.all[*nth].1, protocol, kind)).collect()
+        self.own().filter(|nth| self.all[*nth].1.ports.is_none() && self.matches(*nth, protocol, kind)).collect()
     }
 
     /// The limits for a packet with hidden protocol and ports: all of them. `None` if they have too many rules for one
@@ -48,6 +51,20 @@ impl Limits<'_> {
         let rules: usize = self.own().map(|nth| rules::parts(self.all[nth].1, mode).len()).sum();
         let needs_port = self.own().any(|nth| self.all[nth].1.key.has_port());
         (rules <= MAX_RULES as usize && !needs_port).then(|| self.own().collect())
+    }
+
+    /// Whether sources of one of these limits prove their address.
+    fn prove<'n>(&self, mut limits: impl Iterator<Item = &'n usize>) -> bool {
+        self.proves && limits.any(|nth| self.all[*nth].1.proves())
+    }
+
+    /// Whether a limit applies to the packets of a row.
+    fn matches(&self, nth: usize, protocol: Protocol, kind: Kind) -> bool {
+        let limit = self.all[nth].1;
+        if self.proves && span_index(protocol, kind) == PROVEN_REQUEST {
+            return [Kind::Connection, Kind::Request].iter().any(|kind| matches(limit, Protocol::Tcp, *kind));
+        }
+        matches(limit, protocol, kind)
     }
 
     /// Lays out all spans.
@@ -61,19 +78,26 @@ impl Limits<'_> {
                 without[index] = applying;
             }
         }
+        if self.prove(TCP_ROWS.iter().flat_map(|row| &without[*row])) {
+            TCP_ROWS.iter().for_each(|row| elsewhere[*row].count |= RuleSpan::PROVES);
+        }
         let mut of_ports = Vec::new();
         for (named, port) in &kinds.kinds {
-            let mut spans = PortSpans::default();
+            let (mut spans, mut proves) = (PortSpans::default(), false);
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 for kind in KINDS {
                     let index = span_index(protocol, kind);
                     let mut all = without[index].clone();
-                    let of_port = named.iter().filter(|nth| matches(self.all[**nth].1, protocol, kind));
+                    let of_port = named.iter().filter(|nth| self.matches(**nth, protocol, kind));
                     all.extend(of_port.filter(|nth| (self.applies)(**nth)));
                     all.sort_unstable();
                     let span = rows.span(&all, || format!("{protocol:?} port {port}").to_lowercase())?;
                     spans.packed[index] = PortSpans::pack(span);
+                    proves |= TCP_ROWS.contains(&index) && self.prove(all.iter());
                 }
+            }
+            if proves {
+                TCP_ROWS.iter().for_each(|row| spans.packed[*row] |= RuleSpan::PROVES);
             }
             of_ports.push(spans);
         }
@@ -86,6 +110,13 @@ impl Limits<'_> {
 }
 
 const KINDS: [Kind; 3] = [Kind::Plain, Kind::Connection, Kind::Request];
+/// The rows of TCP, with that of [`PROVEN_REQUEST`].
+const TCP_ROWS: [usize; 4] = [
+    span_index(Protocol::Tcp, Kind::Plain),
+    span_index(Protocol::Tcp, Kind::Connection),
+    span_index(Protocol::Tcp, Kind::Request),
+    PROVEN_REQUEST,
+];
 
 fn matches(limit: &Limit, protocol: Protocol, kind: Kind) -> bool {
     let of_protocol = match limit.protocol {
@@ -104,6 +135,9 @@ fn matches(limit: &Limit, protocol: Protocol, kind: Kind) -> bool {
 
 /// `tcp`, `tcp connection`, `udp request`: the packets of a span, for errors.
 fn packets(protocol: Protocol, kind: Kind) -> String {
+    if span_index(protocol, kind) == PROVEN_REQUEST {
+        return "tcp connection with a request".to_owned();
+    }
     let kind = match kind {
         Kind::Plain => "",
         Kind::Connection => " connection",

@@ -1,7 +1,10 @@
 use std::fs;
 use std::path::Path;
 
-use common::packet::Direction;
+use common::packet::{Direction, Kind, Protocol};
+use common::proof::PROVEN_REQUEST;
+use common::rule::RuleSpan;
+use common::settings::{PortSpans, span_index};
 use config::{load, parse};
 use proptest::prelude::*;
 
@@ -17,6 +20,35 @@ fn every_config_that_is_shipped_compiles() {
         let loaded = load(&path).unwrap_or_else(|error| panic!("{error}"));
         compile(&loaded.config, Direction::Ingress).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
+}
+
+/// `limits` of a host, compiled for incoming packets.
+fn ingress(limits: &str) -> super::Image {
+    let text = format!("[agent]\ninterfaces = [\"eth0\"]\n{limits}");
+    let loaded = parse(Path::new("limits.toml"), &text).unwrap_or_else(|report| panic!("{report}"));
+    compile(&loaded.config, Direction::Ingress).unwrap()
+}
+
+#[test]
+fn tcp_of_the_limits_ports_has_the_bit_of_proofs_and_a_row_for_requests() {
+    const LIMITS: &str = "[[limit]]\nname = \"requests\"\nunit = \"requests\"\nrate = \"9/s\"\n\
+        [[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\nrate = \"5/s\"\n";
+    let plain = ingress(LIMITS);
+    let proves = ingress(&format!("{LIMITS}prove = true\n"));
+    assert_eq!((plain.settings.prove_in_use, proves.settings.prove_in_use), (0, 1));
+    let row = |image: &super::Image, port: usize, index: usize| PortSpans::unpack(image.ports[port].packed[index]);
+    let connection = span_index(Protocol::Tcp, Kind::Connection);
+    let request = span_index(Protocol::Tcp, Kind::Request);
+    for (index, rules) in
+        [(span_index(Protocol::Tcp, Kind::Plain), 0), (connection, 1), (request, 1), (PROVEN_REQUEST, 2)]
+    {
+        assert_eq!(row(&proves, 80, index).count, rules | RuleSpan::PROVES, "{index}");
+        // Nothing of other ports, and of policies without proofs.
+        assert_eq!(row(&proves, 81, index).count & RuleSpan::PROVES, 0);
+        assert_eq!(row(&plain, 80, index).count & RuleSpan::PROVES, 0);
+    }
+    let observed = ingress(&format!("{LIMITS}prove = true\naction = \"observe\"\n"));
+    assert_eq!(observed.settings.prove_in_use, 0);
 }
 
 proptest! {

@@ -1,6 +1,8 @@
 //! Sizes of maps, in elements or bytes.
 
+use common::own::MOST_OWN;
 use common::record::MOST_RECORDED;
+use common::settings::Settings;
 
 use crate::compile::Image;
 
@@ -21,6 +23,16 @@ const MORE_LINES: u32 = 64;
 
 /// The most interfaces of a policy with limits for some interfaces.
 const MOST_INTERFACES: u32 = 1 << 14;
+
+/// The most addresses of this host, where the programs reply.
+pub(crate) const fn own_addresses(settings: &Settings) -> u32 {
+    if settings.reject_in_use != 0 || settings.prove_in_use != 0 { MOST_OWN } else { 1 }
+}
+
+/// The ports whose cookies are recorded: all, where sources prove their address.
+pub(crate) const fn cookie_ports(settings: &Settings) -> u32 {
+    if settings.prove_in_use != 0 { 1 << 16 } else { 1 }
+}
 
 /// The most sources of a part of a recording: outgoing packets are not recorded.
 pub(crate) fn recorded(image: &Image) -> u32 {

@@ -4,9 +4,10 @@ use common::bank::Bank;
 use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::key::Key;
-use common::own::{MOST_OWN, OwnKey};
+use common::own::OwnKey;
 use common::packet::reply::Reply;
 use common::prefix::Line;
+use common::proof::Recent;
 use common::rule::Rule;
 use common::scope::ScopeSpans;
 use common::settings::{Mark, PortSpans, Runtime, Settings, TableIdentity};
@@ -67,7 +68,7 @@ pub fn copy(table: &Settings) -> u64 {
 pub fn policy(image: &Image, cpus: u64) -> u64 {
     let rows = |count: usize| (count as u64).max(1);
     let banks = |size: u32| u64::from(Bank::COUNT * size).max(1);
-    let own = if image.settings.reject_in_use != 0 { u64::from(MOST_OWN) } else { 1 };
+    let own = u64::from(size::own_addresses(&image.settings));
     let ring = u64::from(RING_BYTES);
     PROGRAM
         + array(1, size_of::<Settings>())
@@ -85,6 +86,9 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         + per_cpu(1, size_of::<u64>(), cpus)
         + per_cpu(1, size_of::<SampleQuota>(), cpus)
         + array(1, size_of::<u64>())
+        + array(1, size_of::<u64>())
+        + per_cpu(u64::from(Recent::COUNT), size_of::<Recent>(), cpus)
+        + array(u64::from(size::cookie_ports(&image.settings)), size_of::<u32>())
         + array(u64::from(ESSENTIAL_BUCKETS), size_of::<u64>())
         + 2 * (HASH + u64::from(recorded(image)) * BUCKET)
         + per_cpu(1, size_of::<u64>(), cpus)

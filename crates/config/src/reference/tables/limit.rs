@@ -205,6 +205,7 @@ pub const LIMIT: TableReference = TableReference {
              ingress.",
         ),
         SCOPE,
+        PROVE,
         CLUSTER,
     ],
     example: "[agent]\ninterfaces = [\"eth0\"]\n\n[[limit]]\nname = \"connections-per-source\"\nprotocol = \"tcp\"\n\
@@ -268,6 +269,15 @@ pub const SCOPE: KeyReference = key(
     Kind::Words(|| vec!["packet", "request"]),
     Absent::Described("`\"packet\"`"),
     "`packet`: enforced in the kernel. `request`: for requests of applications, see the keys of request limits.",
+);
+const PROVE: KeyReference = key(
+    "prove",
+    Kind::Either(&[words!(Prove), Kind::Boolean]),
+    Absent::Value("false"),
+    "Whether sources of TCP prove their address before they take a slot or a socket: this host answers their SYN by a \
+     SYN cookie, in the kernel's place. `in-use`: while the kernel has cookies in use, that is, while the \
+     listener's queue of SYNs is full. `always`: Weir sets `net.ipv4.tcp_syncookies` to 2. `true` is \
+     `in-use`. See [Sources that prove their address](../../guides/prove.md).",
 );
 pub const CLUSTER: KeyReference = key(
     "cluster",

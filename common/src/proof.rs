@@ -1,0 +1,181 @@
+//! Sources that prove their address: a SYN is answered by a cookie, and its ACK shows that the source received it.
+
+use crate::essential::PacketBucket;
+use crate::packet::{Kind, Protocol};
+use crate::settings::span_index;
+use crate::time::TickScale;
+
+/// The result for one TCP packet, as a number for functions of numbers: the step, and above it the cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Proof(u64);
+
+/// What happens to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// It is evaluated as without proofs: a packet of a known connection, or not for a listener of this host.
+    Evaluate = 0,
+    /// A SYN that is answered by a cookie.
+    Answer = 1,
+    /// A SYN above the limit on answers.
+    Refuse = 2,
+    /// An ACK with a valid cookie: the start of a connection.
+    Proven = 3,
+    /// An ACK without a valid cookie and without a connection, while cookies are in use.
+    Unproven = 4,
+}
+
+impl Proof {
+    /// Nothing is to be proven.
+    pub const NONE: Self = Self::of(Step::Evaluate);
+
+    /// A step without a cookie.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(step: Step) -> Self {
+        Self(step as u64)
+    }
+
+    /// A SYN that is answered by this cookie.
+    #[inline(always)]
+    #[must_use]
+    pub const fn answer(cookie: u32) -> Self {
+        Self(Step::Answer as u64 | (cookie as u64) << 32)
+    }
+
+    /// Whether this is the step.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is(self, step: Step) -> bool {
+        self.0 as u8 == step as u8
+    }
+
+    /// The cookie of an answer.
+    #[inline(always)]
+    #[must_use]
+    pub const fn cookie(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// From the number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+/// The row of spans for the ACK that proves a source's address: in addition to those of its kind, the rules of
+/// connections.
+#[inline(always)]
+#[must_use]
+pub const fn proven_span(kind: Kind) -> usize {
+    match kind {
+        Kind::Request => PROVEN_REQUEST,
+        _ => span_index(Protocol::Tcp, Kind::Connection),
+    }
+}
+
+/// The row for an ACK that also starts a request. No packet of UDP is a connection, so that its row is free.
+pub const PROVEN_REQUEST: usize = span_index(Protocol::Udp, Kind::Connection);
+
+/// How long cookies are valid, in seconds: the kernel's `MAX_SYNCOOKIE_AGE`, and its clock's granularity.
+const COOKIE_LIFE: u32 = 121;
+
+/// The second after which a port's cookies are used, for [`may_have_cookies`]. Never 0, which is a port without any.
+#[inline(always)]
+#[must_use]
+pub const fn second(nanoseconds: u64) -> u32 {
+    (nanoseconds / 1_000_000_000) as u32 + 1
+}
+
+/// Whether cookies of a port may be valid, whose last one was made in the second `last`.
+#[inline(always)]
+#[must_use]
+pub const fn may_have_cookies(last: u32, now: u32) -> bool {
+    last != 0 && now.wrapping_sub(last) <= COOKIE_LIFE
+}
+
+/// A connection that was proven a moment ago, by its hash. Packets behind the ACK may be evaluated before the kernel has created
+/// the socket: drivers deliver packets in batches. They are the connection's, although they find its listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Recent(pub u64);
+
+impl Recent {
+    /// The number of connections that each CPU remembers, a power of two.
+    pub const COUNT: u32 = 256;
+    const TIME: u64 = 0xffff;
+    /// The life of an entry in units of 2^20 ns, about a millisecond: longer than a batch takes.
+    const LIFE: u64 = 100;
+
+    /// The entry of a connection.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(hash: u64, nanoseconds: u64) -> Self {
+        Self(hash & !Self::TIME | (nanoseconds >> 20) & Self::TIME)
+    }
+
+    /// The index of a connection's entry.
+    #[inline(always)]
+    #[must_use]
+    pub const fn index(hash: u64) -> u32 {
+        hash as u32 & (Self::COUNT - 1)
+    }
+
+    /// Whether it is the connection, and was proven a moment ago.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is(self, hash: u64, nanoseconds: u64) -> bool {
+        let age = ((nanoseconds >> 20) & Self::TIME).wrapping_sub(self.0 & Self::TIME) & Self::TIME;
+        (self.0 ^ hash) & !Self::TIME == 0 && age <= Self::LIFE
+    }
+}
+
+impl PacketBucket {
+    /// All answers to SYNs together: 500,000 a second, 50,000 at once. A forged source receives them without having
+    /// requested them, and no more bytes than the forger sent.
+    #[must_use]
+    pub fn of_cookies(scale: TickScale) -> Self {
+        Self::new(500_000, 50_000, scale)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_is_its_step_and_cookie() {
+        let answer = Proof::from_bits(Proof::answer(0xdead_beef).to_bits());
+        assert!(answer.is(Step::Answer) && !answer.is(Step::Proven));
+        assert_eq!(answer.cookie(), 0xdead_beef);
+        assert!(Proof::NONE.is(Step::Evaluate) && Proof::of(Step::Unproven).is(Step::Unproven));
+    }
+
+    #[test]
+    fn a_connection_is_recent_for_a_tenth_of_a_second() {
+        const MILLISECOND: u64 = 1_000_000;
+        let (hash, then) = (0x1234_5678_9abc_def0, 77_000 * MILLISECOND);
+        let recent = Recent::new(hash, then);
+        assert!(recent.is(hash, then) && recent.is(hash, then + 100 * MILLISECOND));
+        assert!(!recent.is(hash, then + 110 * MILLISECOND) && !recent.is(hash, then + 10_000 * MILLISECOND));
+        assert!(!recent.is(hash ^ 1 << 16, then) && !Recent(0).is(hash, then));
+        assert!(Recent::index(hash) < Recent::COUNT);
+    }
+
+    #[test]
+    fn a_ports_cookies_are_valid_for_two_minutes() {
+        let at = |seconds: u64| second(seconds * 1_000_000_000);
+        assert!(!may_have_cookies(0, at(0)) && may_have_cookies(at(0), at(0)));
+        assert!(may_have_cookies(at(50), at(171)) && !may_have_cookies(at(50), at(172)));
+    }
+}

@@ -1,0 +1,225 @@
+//! Proofs of addresses, by the kernel's SYN cookies.
+
+use core::ffi::c_void;
+
+use aya_ebpf::bindings::{__sk_buff, bpf_sock, xdp_md};
+use aya_ebpf::helpers::generated::{
+    bpf_check_mtu, bpf_sk_release, bpf_skc_lookup_tcp, bpf_tcp_check_syncookie, bpf_tcp_gen_syncookie,
+};
+use common::counters::Bypass;
+use common::key::Key;
+use common::packet::reply::{Reply, Syn};
+use common::packet::{Address, Depth, Link, Packet, parse};
+use common::program::Context;
+use common::proof::{Proof, Recent, Step, may_have_cookies, second};
+use common::rule::Size;
+use common::throttle::{Host, Outcome};
+
+use crate::answer::{is_to_own, send};
+use crate::clock;
+use crate::context::{TcFrame, Writable, XdpFrame};
+use crate::maps::{COOKIE_PORTS, COOKIES, PROVEN, REPLY, setting};
+use crate::throttle::{Kernel, MapCell};
+
+/// The fourth word of a TCP header: its length, flags, and window.
+const SYN: u32 = 1 << 17;
+const RST: u32 = 1 << 18;
+const ACK: u32 = 1 << 20;
+
+/// The kernel's `TCP_LISTEN`.
+const LISTEN: u32 = 10;
+const THIS_NAMESPACE: u64 = u64::MAX;
+
+/// What a TCP packet proves.
+#[inline(always)]
+pub fn prove(context: Context, packet: &Packet) -> Proof {
+    let (network, transport) = (u32::from(packet.network_offset), u32::from(packet.transport_offset));
+    // The extension headers of IPv6 may be those of a fragment.
+    if !packet.is_ipv4 && transport != network + 40 {
+        return Proof::NONE;
+    }
+    Proof::from_bits(match (context, packet.is_ipv4) {
+        (Context::None, _) => return Proof::NONE,
+        (Context::Driver(context), true) => weir_prove_driver_ipv4(context.cast(), network, transport),
+        (Context::Driver(context), false) => weir_prove_driver_ipv6(context.cast(), network, transport),
+        (Context::Stack(context), true) => weir_prove_stack_ipv4(context.cast(), network, transport),
+        (Context::Stack(context), false) => weir_prove_stack_ipv6(context.cast(), network, transport),
+    })
+}
+
+// Global functions of the context and numbers, so that each is verified once, and not at all without proofs (Linux 6.8).
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_prove_driver_ipv4(context: *mut xdp_md, network: u32, transport: u32) -> u64 {
+    prove_ipv4(&XdpFrame::new(context), context.cast(), network, transport).to_bits()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_prove_driver_ipv6(context: *mut xdp_md, network: u32, transport: u32) -> u64 {
+    prove_ipv6(&XdpFrame::new(context), context.cast(), network, transport).to_bits()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_prove_stack_ipv4(context: *mut __sk_buff, network: u32, transport: u32) -> u64 {
+    prove_ipv4(&TcFrame::new(context), context.cast(), network, transport).to_bits()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_prove_stack_ipv6(context: *mut __sk_buff, network: u32, transport: u32) -> u64 {
+    prove_ipv6(&TcFrame::new(context), context.cast(), network, transport).to_bits()
+}
+
+#[inline(always)]
+fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transport: u32) -> Proof {
+    const FRAGMENT: u32 = 0x3fff;
+
+    let (network, transport) = (frame.within(network as usize), frame.within(transport as usize));
+    let Some(ip) = frame.u32s::<5>(network) else { return Proof::NONE };
+    let Some(tcp) = frame.u32s::<5>(transport) else { return Proof::NONE };
+    let to = Address::from_ipv4_memory(ip[4]);
+    if u32::from_be(ip[1]) & FRAGMENT != 0 || !concerns(tcp) || !is_to_own(frame, to, network) {
+        return Proof::NONE;
+    }
+    let Some(syn) = Syn::read(frame, transport, true) else { return Proof::NONE };
+    let tuple = [ip[3], ip[4], tcp[0]];
+    query(context, &tuple, &ip, tcp, syn)
+}
+
+#[inline(always)]
+fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transport: u32) -> Proof {
+    let (network, transport) = (frame.within(network as usize), frame.within(transport as usize));
+    let Some(ip) = frame.u32s::<10>(network) else { return Proof::NONE };
+    let Some(tcp) = frame.u32s::<5>(transport) else { return Proof::NONE };
+    let half = |first: usize| u64::from(ip[first]) | u64::from(ip[first + 1]) << 32;
+    let to = Address { hi: half(6), lo: half(8) };
+    if !concerns(tcp) || !is_to_own(frame, to, network) {
+        return Proof::NONE;
+    }
+    let Some(syn) = Syn::read(frame, transport, false) else { return Proof::NONE };
+    let tuple = [ip[2], ip[3], ip[4], ip[5], ip[6], ip[7], ip[8], ip[9], tcp[0]];
+    query(context, &tuple, &ip, tcp, syn)
+}
+
+/// Whether it is a SYN, or an ACK to a port whose cookies are in use. An ACK with FIN opens a connection, too.
+#[inline(always)]
+fn concerns(tcp: [u32; 5]) -> bool {
+    let word = u32::from_be(tcp[3]);
+    if word & (SYN | ACK) == SYN {
+        return true;
+    }
+    if word & (SYN | ACK | RST) != ACK {
+        return false;
+    }
+    let now = second(clock::nanoseconds());
+    COOKIE_PORTS.get(port(tcp)).is_some_and(|last| may_have_cookies(*last, now))
+}
+
+#[inline(always)]
+const fn port(tcp: [u32; 5]) -> u32 {
+    u32::from_be(tcp[0]) & 0xffff
+}
+
+/// Queries the kernel for the packet's socket. Anything but a listener knows the packet's connection.
+#[inline(always)]
+fn query<const T: usize, const I: usize>(
+    context: *mut c_void,
+    tuple: &[u32; T],
+    ip: &[u32; I],
+    tcp: [u32; 5],
+    syn: Syn,
+) -> Proof {
+    // SAFETY: the tuple is one of the two lengths that the helper accepts.
+    let socket: *mut bpf_sock =
+        unsafe { bpf_skc_lookup_tcp(context, tuple.as_ptr().cast_mut().cast(), 4 * T as u32, THIS_NAMESPACE, 0) };
+    if socket.is_null() {
+        return Proof::NONE;
+    }
+    // SAFETY: the socket is not null and held until it is released.
+    if unsafe { (*socket).state } != LISTEN {
+        // SAFETY: as above.
+        unsafe { bpf_sk_release(socket.cast()) };
+        return Proof::NONE;
+    }
+    let is_syn = u32::from_be(tcp[3]) & SYN != 0;
+    // The only option, so that the length of the header is a constant.
+    let header = if is_syn {
+        [tcp[0], tcp[1], 0, (6 << 28 | SYN).to_be(), 0, syn.option()]
+    } else {
+        [tcp[0], tcp[1], tcp[2], (5 << 28 | ACK).to_be(), 0, 0]
+    };
+    let (ip, header) = (ip.as_ptr().cast_mut().cast(), header.as_ptr().cast_mut().cast());
+    if is_syn {
+        // SAFETY: the headers have these lengths.
+        let made = unsafe { bpf_tcp_gen_syncookie(socket.cast(), ip, 4 * I as u32, header, 24) };
+        // SAFETY: as above.
+        unsafe { bpf_sk_release(socket.cast()) };
+        return made_cookie(made, port(tcp));
+    }
+    // SAFETY: as above.
+    let checked = unsafe { bpf_tcp_check_syncookie(socket.cast(), ip, 4 * I as u32, header, 20) };
+    // SAFETY: as above.
+    unsafe { bpf_sk_release(socket.cast()) };
+    let half = |first: usize| u64::from(tuple[first]) | u64::from(tuple[first + 1]) << 32;
+    let (hi, lo) = if T == 3 { (0, tuple[0].into()) } else { (half(0), half(2)) };
+    concluded(Key { hi, lo, extra: tcp[0], group: 0 }, checked == 0)
+}
+
+/// The step of an ACK to a listener. A connection is charged once, although packets behind its ACK may find the listener, too.
+#[inline(always)]
+fn concluded(connection: Key, is_valid: bool) -> Proof {
+    let (hash, now) = (Kernel.seed().hash(&connection).0, clock::nanoseconds());
+    let Some(recent) = PROVEN.get_ptr_mut(Recent::index(hash)) else { return Proof::NONE };
+    // SAFETY: this CPU's own value.
+    if unsafe { *recent }.is(hash, now) {
+        return Proof::NONE;
+    }
+    if !is_valid {
+        return Proof::of(Step::Unproven);
+    }
+    // SAFETY: as above.
+    unsafe { *recent = Recent::new(hash, now) };
+    Kernel.count(Bypass::Proven as u32, Outcome::Over, Size::of_one(0));
+    Proof::of(Step::Proven)
+}
+
+/// The step after a cookie was requested: the helper returns it in the lowest 32 bits, or an error.
+#[inline(always)]
+fn made_cookie(made: i64, port: u32) -> Proof {
+    if made < 0 {
+        Kernel.count(Bypass::WithoutCookie as u32, Outcome::Over, Size::of_one(0));
+        return Proof::NONE;
+    }
+    let now = clock::nanoseconds();
+    let may_answer = COOKIES.get_ptr_mut(0);
+    if !may_answer.is_some_and(|state| setting!(cookies).take(MapCell(state), clock::ticks(now))) {
+        return Proof::of(Step::Refuse);
+    }
+    if let Some(last) = COOKIE_PORTS.get_ptr_mut(port) {
+        // SAFETY: an aligned word of a map's value; it is written at most once a second, since all CPUs share it.
+        unsafe {
+            if last.read_volatile() != second(now) {
+                last.write_volatile(second(now));
+            }
+        }
+    }
+    Proof::answer(made as u32)
+}
+
+/// Turns the frame, a SYN, into the SYN-ACK with this cookie; `false` if that fails.
+#[inline(always)]
+pub fn answer_syn(frame: &mut impl Writable, context: *mut c_void, link: Link, cookie: u32) -> bool {
+    let mut mtu = 0u32;
+    // SAFETY: the helper writes the number; without one the reply has the SYN's.
+    unsafe { bpf_check_mtu(context, 0, &raw mut mtu, 0, 0) };
+    let Ok(packet) = parse(frame, link, Depth::Ports) else { return false };
+    let Some(reply) = REPLY.get_ptr_mut(0) else { return false };
+    // SAFETY: a map value that only this CPU uses.
+    let reply = unsafe { &mut *reply };
+    *reply = Reply::EMPTY;
+    let words = reply.syn_ack(frame, &packet, cookie, mtu);
+    words != 0 && send(frame, link, &packet, reply, words)
+}

@@ -5,9 +5,10 @@
 use core::mem::MaybeUninit;
 
 use crate::buffer::Segments;
+use crate::connections::{Admission, Tuple};
 use crate::counters::Bypass;
 use crate::essential::Essential;
-use crate::packet::{Address, Depth, Direction, Disposition, Link, Packet, Protocol, RareHeaders, parse};
+use crate::packet::{Address, Depth, Direction, Disposition, Kind, Link, Packet, Protocol, RareHeaders, parse};
 use crate::prefix::PrefixEntry;
 use crate::rule::{RuleSpan, Size, Subject};
 use crate::scope::{ScopedPacket, SpansBy};
@@ -51,6 +52,12 @@ pub trait Program: Steps {
     fn span(&self, index: usize) -> RuleSpan;
     /// As [`crate::scope::find`].
     fn scoped_span(&self, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan;
+    /// Whether some rule counts open connections; see [`crate::connections`].
+    fn counts_connections(&self) -> bool;
+    /// [`crate::connections::reserve`].
+    fn reserve_connection(&self, span: RuleSpan, subject: &Subject, tuple: Tuple) -> Admission;
+    /// [`crate::connections::conclude`].
+    fn conclude_connection(&self, passes: bool);
     /// The number of rows of rules for one multiplier.
     fn rules_per_multiplier(&self) -> u32;
     /// Returns `port`, whatever `any` is. In the kernel, the verifier loses its knowledge of the value here.
@@ -78,6 +85,10 @@ struct Found(u64);
 
 impl Found {
     const BYPASS: u64 = 1 << 63;
+    /// A connection is reserved, until the other rules have a verdict.
+    const OPENS: u64 = 1 << 62;
+    /// The first rule refuses the packet, whose connection would be one too many.
+    const REFUSED: u64 = 1 << 60;
 
     #[inline(always)]
     const fn rules(span: RuleSpan) -> Self {
@@ -144,9 +155,37 @@ impl Case {
             self.size = segments.size(frame.length(), packet.headers(frame));
         }
         match self.classify(program, frame, &packet, direction) {
-            Ok(span) => Found::rules(span),
+            Ok(span) => {
+                if program.counts_connections() && packet.kind == Kind::Connection && direction == Direction::Ingress {
+                    return self.reserve(program, &packet, span);
+                }
+                Found::rules(span)
+            }
             Err(bypass) => Found::bypass(bypass),
         }
+    }
+
+    /// Reserves the connection that a packet opens.
+    #[inline(always)]
+    fn reserve(&self, program: &impl Program, packet: &Packet, span: RuleSpan) -> Found {
+        // SAFETY: as in `decide`.
+        let subject = unsafe { self.subject.assume_init_ref() };
+        let tuple = Tuple {
+            remote: [packet.source.hi, packet.source.lo],
+            local: [packet.destination.hi, packet.destination.lo],
+            remote_port: u32::from(packet.ports.source),
+            local_port: u32::from(packet.ports.destination),
+        };
+        let admission = program.reserve_connection(span, subject, tuple);
+        if let Some(rule) = admission.refusing() {
+            return Found(Found::rules(RuleSpan { first: rule, count: 1 }).0 | Found::REFUSED);
+        }
+        let reserved = admission.rules();
+        if reserved == 0 {
+            return Found::rules(span);
+        }
+        let others = RuleSpan { first: span.first + reserved, count: span.count.saturating_sub(reserved) };
+        Found(Found::rules(others).0 | Found::OPENS)
     }
 
     /// Finds the rules for a packet, or the reason why there are none. Writes the subject if there are rules.
@@ -202,15 +241,33 @@ impl Case {
         Ok(span)
     }
 
+    /// As [`Case::decide`], for rules that follow those of a connection. All of them pass the packet, or none counts it.
+    #[inline(always)]
+    fn decide_with_connection<'c>(&self, program: &impl Program, found: Found, subject: &'c Subject) -> PacketVerdict<'c> {
+        let span = found.span();
+        if found.0 & Found::REFUSED != 0 {
+            return PacketVerdict::Refused(span.first, subject);
+        }
+        let decided = if span.count == 0 {
+            Verdict::Pass(Passage::FREE)
+        } else {
+            evaluate(program, span, subject)
+        };
+        if found.0 & Found::OPENS != 0 {
+            program.conclude_connection(matches!(decided, Verdict::Pass(_)));
+        }
+        verdict(decided, subject)
+    }
+
     #[inline(always)]
     fn decide(&self, program: &impl Program, found: Found) -> PacketVerdict<'_> {
         if found.0 & Found::BYPASS == 0 {
             // SAFETY: this is written whenever rules are found; the kernel's verifier checks that, too.
             let subject = unsafe { self.subject.assume_init_ref() };
-            return match evaluate(program, found.span(), subject) {
-                Verdict::Pass(passage) => PacketVerdict::Passed(passage),
-                Verdict::Refuse(rule) => PacketVerdict::Refused(rule, subject),
-            };
+            if program.counts_connections() {
+                return self.decide_with_connection(program, found, subject);
+            }
+            return verdict(evaluate(program, found.span(), subject), subject);
         }
         let bypass = found.0 as u32;
         // A ban is an operator's order; `observe` only concerns limits.
@@ -222,6 +279,14 @@ impl Case {
         };
         program.count(bypass, outcome, self.size);
         if outcome == Outcome::Throttled { PacketVerdict::Dropped } else { PacketVerdict::Passed(Passage::FREE) }
+    }
+}
+
+#[inline(always)]
+fn verdict(verdict: Verdict, subject: &Subject) -> PacketVerdict<'_> {
+    match verdict {
+        Verdict::Pass(passage) => PacketVerdict::Passed(passage),
+        Verdict::Refuse(rule) => PacketVerdict::Refused(rule, subject),
     }
 }
 

@@ -78,8 +78,8 @@ pub struct Settings {
     pub scoping: Scoping,
     /// 1: the policy has ban lists.
     pub lists_in_use: u32,
-    /// 0.
-    pub unused: u32,
+    /// 1: some limit counts open connections.
+    pub connections_in_use: u32,
     /// The location of such a buffer's segments; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
     /// The limit on replies.
@@ -124,7 +124,7 @@ impl Settings {
         essential_limited: 0,
         scoping: Scoping::NONE,
         lists_in_use: 0,
-        unused: 0,
+        connections_in_use: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         essential: PacketBucket::CLOSED,

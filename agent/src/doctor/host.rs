@@ -8,6 +8,7 @@ use caps::{CapSet, Capability};
 use cgroup::{Controller, Enforcement, GroupStatus, Tree, Version};
 use config::policy::Config;
 use config::policy_group::Group;
+use datapath::connections::unsupported;
 use datapath::{is_kernel_too_old, kernel_release};
 
 use super::check::{Check, Needed};
@@ -22,6 +23,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
         kernel(uses_bpf),
         capabilities(uses_bpf),
         btf(on_groups),
+        connections(Needed::from(config.limits.iter().any(|limit| limit.concurrent.is_some()))),
         jit(),
         bpffs(&config.agent.pins, uses_bpf),
         Check::good("memlock", "not needed: since Linux 5.11 the memory of BPF is charged to the cgroup"),
@@ -60,6 +62,15 @@ fn btf(on_groups: Needed) -> Check {
     }
     let found = format!("there is no {PATH}: processes of groups are found by scanning, not as they start");
     Check::lacking(on_groups, "BTF", found, "use a kernel with CONFIG_DEBUG_INFO_BTF=y")
+}
+
+fn connections(needed: Needed) -> Check {
+    match unsupported(Path::new("/sys")) {
+        None => Check::good("connections", "open connections can be counted"),
+        Some(why) => {
+            Check::lacking(needed, "connections", why, "use such a kernel, or leave out limits with concurrent")
+        }
+    }
 }
 
 fn jit() -> Check {

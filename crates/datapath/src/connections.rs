@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use aya::maps::{HashMap as KernelMap, Map, MapData};
+use aya::maps::{HashMap as KernelMap, Map, MapData, PerCpuArray};
 use aya::programs::links::FdLink;
 use aya::programs::{BtfTracePoint, Iter, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
@@ -28,9 +29,15 @@ use crate::hooks::pins::{PinDirectory, remove};
 pub use offsets::{NO_TRACEPOINT, unsupported};
 
 /// Keys with reservations, and reserved connections: the oldest of more are forgotten.
-const MOST_RESERVED: u32 = 1 << 16;
+pub(crate) const MOST_RESERVED: u32 = 1 << 16;
 /// Keys with open connections, and these connections. More are not counted.
-const MOST_OPEN: u32 = 1 << 18;
+pub(crate) const MOST_OPEN: u32 = 1 << 18;
+
+/// After this time, no handshake is left whose reservation is in the maps of the policy before.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// The interval at which keys without connections are removed if there are many.
+const SWEEP: Duration = Duration::from_secs(10);
+const MANY: usize = MOST_OPEN as usize / 2;
 
 const FOLDER: &str = "connections-";
 const TRACEPOINT: &str = "inet_sock_set_state";
@@ -45,6 +52,9 @@ const PROGRAMS: [&str; 2] = ["weir_socket", "weir_socket_too"];
 pub struct Connections {
     ebpf: Ebpf,
     folder: PathBuf,
+    /// When to look again for connections that are not counted.
+    look_at: Option<Instant>,
+    swept: Instant,
 }
 
 impl PinDirectory {
@@ -125,7 +135,7 @@ impl Connections {
         let of = |error: ProgramError| LoadError::from_program(name, error);
         let program: &mut Iter = ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
         program.load("tcp", &btf).map_err(of)?;
-        Ok(Some(Self { ebpf, folder }))
+        Ok(Some(Self { ebpf, folder, look_at: None, swept: Instant::now() }))
     }
 
     /// Counts the connections that exist and are not counted yet, as if they had come in on this interface.
@@ -151,6 +161,53 @@ impl Connections {
             self.iterate()?;
         }
         Ok(uncounted.len())
+    }
+
+    /// Counts what exists, and once more when every handshake of now has ended.
+    pub(crate) fn begin(&mut self, image: &Image, interface: &Attached) -> Result<usize, LoadError> {
+        self.look_at = Some(Instant::now() + LOOK_AGAIN);
+        self.count_existing(image, interface)
+    }
+
+    /// The periodic work: counts what was in a handshake when counting began, and removes keys without connections.
+    pub(crate) fn follow(&mut self, image: &Image, interface: &Attached) -> Result<(), LoadError> {
+        let now = Instant::now();
+        if self.look_at.is_some_and(|at| now >= at) {
+            self.look_at = None;
+            self.count_existing(image, interface)?;
+        }
+        if now.duration_since(self.swept) >= SWEEP {
+            self.swept = now;
+            self.sweep()?;
+        }
+        Ok(())
+    }
+
+    /// Removes the keys without connections if there are many.
+    fn sweep(&self) -> Result<(), LoadError> {
+        let mut open: KernelMap<_, Key, u64> = self.map("OPEN")?;
+        let all: Vec<(Key, u64)> = open.iter().filter_map(Result::ok).collect();
+        if all.len() < MANY {
+            return Ok(());
+        }
+        for (key, _) in all.iter().filter(|(_, open)| *open == 0) {
+            // Read again, since the list is older.
+            if open.get(key, 0).is_ok_and(|now| now == 0) {
+                let _ = open.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The connections that found no room and are not counted.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn uncounted(&self) -> Result<u64, LoadError> {
+        let map = Map::PerCpuArray(MapData::from_pin(self.folder.join(UNCOUNTED))?);
+        let map = PerCpuArray::<_, u64>::try_from(map)?;
+        Ok(map.get(&0, 0)?.iter().sum())
     }
 
     /// Runs the iterator once.

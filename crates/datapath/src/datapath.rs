@@ -227,8 +227,20 @@ impl Datapath {
     pub fn count_connections(&mut self) -> Result<usize, LoadError> {
         self.pins.forget_connections(Some(&self.image))?;
         match (&mut self.connections, self.attached.first()) {
-            (Some(connections), Some(interface)) => connections.count_existing(&self.image, interface),
+            (Some(connections), Some(interface)) => connections.begin(&self.image, interface),
             _ => Ok(0),
+        }
+    }
+
+    /// The periodic work for open connections.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datapath::count_connections`].
+    pub fn follow_connections(&mut self) -> Result<(), LoadError> {
+        match (&mut self.connections, self.attached.first()) {
+            (Some(connections), Some(interface)) => connections.follow(&self.image, interface),
+            _ => Ok(()),
         }
     }
 

@@ -28,21 +28,35 @@ const FOUR: &str = "[[limit]]\nname = \"a\"\nrate = \"1000/s\"\n[[limit]]\nname 
 const WINDOW: &str = "[[limit]]\nname = \"a\"\nrate = \"1000/s\"\nalgorithm = \"sliding-window\"\n";
 const CLASSES: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
     [[limit]]\nname = \"a\"\nrate = \"1000/s\"\nports = [53]\n";
-const EVERYTHING: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
-    [[limit]]\nname = \"a\"\nrate = \"1/s\"\nports = [53]\nthrottle = { elastic = { up_to = 2.0 } }\n\
-    [[limit]]\nname = \"b\"\nrate = \"5/s\"\nalgorithm = \"sliding-window\"\nunit = \"requests\"\naction = \"reject\"\n\
-    [[limit]]\nname = \"c\"\nrate = \"5/s\"\nalgorithm = \"sliding-log\"\ntiers = [\"9/min\"]\nkey = \"source-port\"\n\
-    [[limit]]\nname = \"d\"\nrate = \"5/s\"\nalgorithm = \"fixed-window\"\naction = \"mark\"\n";
+macro_rules! everything {
+    () => {
+        "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
+         [[limit]]\nname = \"a\"\nrate = \"1/s\"\nports = [53]\nthrottle = { elastic = { up_to = 2.0 } }\n\
+         [[limit]]\nname = \"b\"\nrate = \"5/s\"\nalgorithm = \"sliding-window\"\nunit = \"requests\"\naction = \"reject\"\n\
+         [[limit]]\nname = \"c\"\nrate = \"5/s\"\nalgorithm = \"sliding-log\"\ntiers = [\"9/min\"]\nkey = \"source-port\"\n\
+         [[limit]]\nname = \"d\"\nrate = \"5/s\"\nalgorithm = \"fixed-window\"\naction = \"mark\"\n"
+    };
+}
+const EVERYTHING: &str = everything!();
+macro_rules! open {
+    () => {
+        "[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = 50\n"
+    };
+}
+const OPEN: &str = open!();
+const EVERYTHING_AND_OPEN: &str = concat!(everything!(), open!());
 const SCOPES: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
     [[limit]]\nname = \"a\"\nrate = \"1000/s\"\nsources = [\"10.1.0.0/16\"]\n\
     [[limit]]\nname = \"b\"\nrate = \"1000/s\"\nports = [53]\ninterfaces = [\"lo\"]\n";
-const POLICIES: [(&str, &str); 6] = [
+const POLICIES: [(&str, &str); 8] = [
     ("one limit", ONE),
     ("four limits", FOUR),
     ("sliding window", WINDOW),
     ("classes and ports", CLASSES),
     ("some sources and interfaces", SCOPES),
     ("everything", EVERYTHING),
+    ("open connections", OPEN),
+    ("everything and open connections", EVERYTHING_AND_OPEN),
 ];
 const ENTRIES: [(&str, Entry); 2] = [("xdp", Entry::Xdp), ("tc", Entry::Tc)];
 

@@ -306,6 +306,7 @@ fn a_refused_connection_is_reset_and_a_class_has_its_multiple() {
     let network = Network::new();
     let _listener = listen(&network);
     let class = "[[class]]\nname = \"payer\"\nsources = [\"10.77.0.7\"]\nmultiplier = 2\n";
+    network.accept_xdp_frames();
     network.add_client_address("10.77.0.7");
     let agent = network.start("", &format!("{class}{}", limit(2, "action = \"reject\"")));
     let _open: Vec<TcpStream> = (0..2).map(|_| connect(&network, Duration::from_secs(5)).unwrap()).collect();

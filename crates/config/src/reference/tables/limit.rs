@@ -11,7 +11,7 @@ pub const LIMIT: TableReference = TableReference {
     summary: "A limit on packets, enforced in the kernel.",
     keys: &[
         NAME,
-        KeyReference { default: Absent::Described("required without `concurrent`"), ..RATE },
+        KeyReference { default: Absent::Unless("concurrent"), ..RATE },
         key(
             "concurrent",
             Kind::Integer(1, MOST_CONCURRENT),

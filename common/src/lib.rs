@@ -7,6 +7,7 @@ pub mod ban;
 pub mod bank;
 pub mod buffer;
 pub mod capture;
+pub mod connections;
 pub mod counters;
 pub mod essential;
 pub mod event;

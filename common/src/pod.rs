@@ -1,6 +1,7 @@
 //! The only `unsafe` code of this crate: map values are plain data.
 
 use crate::ban::Ban;
+use crate::connections::{Connection, ConnectionSettings, Reservation, Tuple};
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
@@ -24,6 +25,10 @@ macro_rules! plain {
 plain!(
     Ban,
     Chunk,
+    Connection,
+    ConnectionSettings,
+    Reservation,
+    Tuple,
     Counters,
     GroupCounters,
     GroupSettings,

@@ -6,9 +6,10 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
 use crate::buffer::Segments;
+use crate::connections::{Admission, Tuple};
 use crate::counters::Bypass;
 use crate::essential::Essential;
-use crate::packet::{Address, Depth, Direction, Disposition, Link, Packet, Protocol, RareHeaders, parse};
+use crate::packet::{Address, Depth, Direction, Disposition, Kind, Link, Packet, Protocol, RareHeaders, parse};
 use crate::prefix::PrefixEntry;
 use crate::proof::{Proof, Step, proven_span};
 use crate::rule::{RuleSpan, Size, Subject};
@@ -76,6 +77,12 @@ pub trait Program: Steps {
     fn span(&self, index: usize) -> RuleSpan;
     /// As [`crate::scope::find`].
     fn scoped_span(&self, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan;
+    /// Whether some rule counts open connections; see [`crate::connections`].
+    fn counts_connections(&self) -> bool;
+    /// [`crate::connections::reserve`].
+    fn reserve_connection(&self, span: RuleSpan, subject: &Subject, tuple: Tuple) -> Admission;
+    /// [`crate::connections::conclude`].
+    fn conclude_connection(&self, passes: bool);
     /// The number of rows of rules for one multiplier.
     fn rules_per_multiplier(&self) -> u32;
     /// Returns `port`, whatever `any` is. In the kernel, the verifier loses its knowledge of the value here.
@@ -105,6 +112,10 @@ struct Found(u64);
 
 impl Found {
     const BYPASS: u64 = 1 << 63;
+    /// A connection is reserved, until the other rules have a verdict.
+    const OPENS: u64 = 1 << 62;
+    /// The first rule refuses the packet, whose connection would be one too many.
+    const REFUSED: u64 = 1 << 60;
 
     #[inline(always)]
     const fn rules(span: RuleSpan) -> Self {
@@ -188,12 +199,41 @@ impl Case {
             self.size = segments.size(frame.length(), packet.headers(frame));
         }
         match self.classify(program, frame, &packet, direction) {
-            Ok(span) => Found::rules(span),
+            Ok((span, opens)) => {
+                if program.counts_connections() && opens && direction == Direction::Ingress {
+                    return self.reserve(program, &packet, span);
+                }
+                Found::rules(span)
+            }
             Err(found) => found,
         }
     }
 
-    /// Finds the rules for a packet, or the reason why there are none. Writes the subject if there are rules.
+    /// Reserves the connection that a packet opens.
+    #[inline(always)]
+    fn reserve(&self, program: &impl Program, packet: &Packet, span: RuleSpan) -> Found {
+        // SAFETY: as in `decide`.
+        let subject = unsafe { self.subject.assume_init_ref() };
+        let tuple = Tuple {
+            remote: [packet.source.hi, packet.source.lo],
+            local: [packet.destination.hi, packet.destination.lo],
+            remote_port: u32::from(packet.ports.source),
+            local_port: u32::from(packet.ports.destination),
+        };
+        let admission = program.reserve_connection(span, subject, tuple);
+        if let Some(rule) = admission.refusing() {
+            return Found(Found::rules(RuleSpan { first: rule, count: 1 }).0 | Found::REFUSED);
+        }
+        let reserved = admission.rules();
+        if reserved == 0 {
+            return Found::rules(span);
+        }
+        let others = RuleSpan { first: span.first + reserved, count: span.count.saturating_sub(reserved) };
+        Found(Found::rules(others).0 | Found::OPENS)
+    }
+
+    /// Finds the rules for a packet and whether it opens a connection, or the reason why there are none. Writes the subject if
+    /// there are rules.
     #[inline(always)]
     fn classify(
         &mut self,
@@ -201,7 +241,7 @@ impl Case {
         frame: &impl Frame,
         packet: &Packet,
         direction: Direction,
-    ) -> Result<RuleSpan, Found> {
+    ) -> Result<(RuleSpan, bool), Found> {
         let other = packet.other(direction);
         let entry = program.prefix_entry(other);
         if entry.has(PrefixEntry::NEVER_LIMIT) {
@@ -232,6 +272,7 @@ impl Case {
         let index = span_index(packet.protocol, packet.kind);
         let mut span = span(program, frame, packet, index, local_port, entry.source_index())
             .ok_or(Found::bypass(Bypass::Unlimited))?;
+        let mut opens = packet.kind == Kind::Connection;
         if program.proves() && span.count & RuleSpan::PROVES != 0 {
             let proof = program.prove(frame.context(), packet);
             if proof.is(Step::Answer) {
@@ -244,6 +285,7 @@ impl Case {
                 return Err(Found::bypass(Bypass::Unproven));
             }
             if proof.is(Step::Proven) {
+                opens = true;
                 let index = proven_span(packet.kind);
                 span = self::span(program, frame, packet, index, local_port, entry.source_index())
                     .ok_or(Found::bypass(Bypass::Unlimited))?;
@@ -263,7 +305,25 @@ impl Case {
             network: program.network(entry, other),
             size: self.size,
         });
-        Ok(span)
+        Ok((span, opens))
+    }
+
+    /// As [`Case::decide`], for rules that follow those of a connection. All of them pass the packet, or none counts it.
+    #[inline(always)]
+    fn decide_with_connection<'c>(&self, program: &impl Program, found: Found, subject: &'c Subject) -> PacketVerdict<'c> {
+        let span = found.span();
+        if found.0 & Found::REFUSED != 0 {
+            return PacketVerdict::Refused(span.first, subject);
+        }
+        let decided = if span.count == 0 {
+            Verdict::Pass(Passage::FREE)
+        } else {
+            evaluate(program, span, subject)
+        };
+        if found.0 & Found::OPENS != 0 {
+            program.conclude_connection(matches!(decided, Verdict::Pass(_)));
+        }
+        verdict(decided, subject)
     }
 
     #[inline(always)]
@@ -271,10 +331,10 @@ impl Case {
         if found.0 & Found::BYPASS == 0 {
             // SAFETY: this is written whenever rules are found; the kernel's verifier checks that, too.
             let subject = unsafe { self.subject.assume_init_ref() };
-            return match evaluate(program, found.span(), subject) {
-                Verdict::Pass(passage) => PacketVerdict::Passed(passage),
-                Verdict::Refuse(rule) => PacketVerdict::Refused(rule, subject),
-            };
+            if program.counts_connections() {
+                return self.decide_with_connection(program, found, subject);
+            }
+            return verdict(evaluate(program, found.span(), subject), subject);
         }
         let bypass = if program.proves() { found.reason() } else { found.0 as u32 };
         // A ban is an operator's order; `observe` only concerns limits.
@@ -289,6 +349,14 @@ impl Case {
             return PacketVerdict::Answered(found.cookie());
         }
         if outcome == Outcome::Throttled { PacketVerdict::Dropped } else { PacketVerdict::Passed(Passage::FREE) }
+    }
+}
+
+#[inline(always)]
+fn verdict(verdict: Verdict, subject: &Subject) -> PacketVerdict<'_> {
+    match verdict {
+        Verdict::Pass(passage) => PacketVerdict::Passed(passage),
+        Verdict::Refuse(rule) => PacketVerdict::Refused(rule, subject),
     }
 }
 

@@ -38,6 +38,8 @@ pub enum Cost {
     Bytes = 1,
     /// The packets on the wire that it represents: merged packets count separately.
     Packets = 2,
+    /// 1, as long as its connection is open: see [`crate::connections`].
+    Open = 3,
 }
 
 /// The action on a packet that does not conform.
@@ -220,6 +222,13 @@ impl Rule {
         } else {
             1
         }
+    }
+
+    /// Whether the rule counts open connections, and has no state in the table.
+    #[inline(always)]
+    #[must_use]
+    pub const fn counts_open(&self) -> bool {
+        self.cost == Cost::Open as u8
     }
 
     /// Whether the rule may refuse a packet, now or while the host has no spare CPU time.

@@ -80,6 +80,10 @@ pub struct Settings {
     pub lists_in_use: u32,
     /// 1: sources of some limit prove their address.
     pub prove_in_use: u32,
+    /// 1: some limit counts open connections.
+    pub connections_in_use: u32,
+    /// 0.
+    pub unused: u32,
     /// The location of such a buffer's segments; all 0 if the kernel's layout is unknown.
     pub buffer_layout: BufferLayout,
     /// The limit on replies.
@@ -127,6 +131,8 @@ impl Settings {
         scoping: Scoping::NONE,
         lists_in_use: 0,
         prove_in_use: 0,
+        connections_in_use: 0,
+        unused: 0,
         buffer_layout: BufferLayout::UNKNOWN,
         answers: PacketBucket::CLOSED,
         cookies: PacketBucket::CLOSED,

@@ -12,9 +12,10 @@ fn main() {
     println!("cargo::rerun-if-env-changed=WEIR_EBPF_OBJECT");
     let weir = env::var_os("WEIR_EBPF_OBJECT").map_or(last, PathBuf::from);
     // The others are beside it.
-    let groups = weir.with_file_name("groups.o");
     place(&weir, &out.join("weir.o"));
-    place(&groups, &out.join("groups.o"));
+    for other in ["groups.o", "connections.o"] {
+        place(&weir.with_file_name(other), &out.join(other));
+    }
 }
 
 fn place(object: &Path, out: &Path) {

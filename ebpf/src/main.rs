@@ -9,6 +9,7 @@ mod answer;
 mod atomics;
 mod capture;
 mod clock;
+mod connections;
 mod context;
 mod maps;
 mod program;

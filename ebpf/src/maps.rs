@@ -5,6 +5,7 @@ use aya_ebpf::bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF
 use aya_ebpf::btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerfEventArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::ban::Ban;
+use common::connections::{Attempt, Reservation, Tuple};
 use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::event::Event;
@@ -140,6 +141,22 @@ pub static STREAM_LOST: PerCpuArray<u64, 1> = PerCpuArray::new();
 #[btf_map]
 pub static PACKET_STATE: PerCpuArray<PacketState, 1> = PerCpuArray::new();
 
+/// The SYN under evaluation, if some limit counts open connections.
+#[btf_map]
+pub static ATTEMPT: PerCpuArray<Attempt, 1> = PerCpuArray::new();
+
+/// The open connections of each key. Shared with the programs that count them; likewise the following two maps.
+#[btf_map]
+pub static OPEN: HashMap<Key, u64, 1, ON_DEMAND> = HashMap::new();
+
+/// The reservations of each key, of which a flood of SYNs evicts the oldest.
+#[btf_map]
+pub static PENDING: LruHashMap<Key, u64, 1> = LruHashMap::new();
+
+/// The keys of each reserved connection, likewise.
+#[btf_map]
+pub static RESERVED: LruHashMap<Tuple, Reservation, 1> = LruHashMap::new();
+
 /// A reply under construction, outside of the stack.
 #[btf_map]
 pub static REPLY: PerCpuArray<Reply, 1> = PerCpuArray::new();
@@ -151,6 +168,13 @@ pub static ANSWERS: Array<u64, 1> = Array::new();
 /// The state of the bucket that all answers to SYNs share.
 #[btf_map]
 pub static COOKIES: Array<u64, 1> = Array::new();
+
+/// Words of the longest IP header without options, and of the ports.
+pub const HEADERS: usize = 11;
+
+/// The headers of the packet that is proven.
+#[btf_map]
+pub static PROOF_HEADERS: PerCpuArray<[u32; HEADERS], 1> = PerCpuArray::new();
 
 /// The second of the last cookie of each local port: [`common::proof::second`].
 #[btf_map]

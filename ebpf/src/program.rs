@@ -5,19 +5,21 @@ use core::arch::asm;
 use aya_ebpf::btf_maps::lpm_trie::Key as Prefix;
 use common::ban::Ban;
 use common::bank::Bank;
+use common::connections::{Admission, Tuple};
 use common::essential::Essential;
 use common::list::{self, CHUNK_LINES, CHUNK_WORDS};
 use common::packet::{Address, Depth, Packet};
 use common::prefix::{Line, Lines, Node, PrefixEntry, Search};
 use common::program::{Context, Program};
 use common::proof::Proof;
-use common::rule::RuleSpan;
+use common::rule::{RuleSpan, Subject};
 use common::scope::{ScopeSpans, ScopedPacket, Scopes, Scoping, SpansBy, find};
 use common::settings::PortSpans;
 use common::throttle::Host;
 
 use crate::atomics;
 use crate::clock;
+use crate::connections;
 use crate::maps::{BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting};
 use crate::prove::prove;
 use crate::throttle::{Kernel, MapCell};
@@ -102,6 +104,21 @@ impl Program for Kernel {
     fn scoped_span(&self, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
         let span = weir_scope(source_index, interface, packet.0);
         RuleSpan { first: (span >> 8) as u32, count: (span & 0xff) as u32 }
+    }
+
+    #[inline(always)]
+    fn counts_connections(&self) -> bool {
+        setting!(connections_in_use) != 0
+    }
+
+    #[inline(always)]
+    fn reserve_connection(&self, span: RuleSpan, subject: &Subject, tuple: Tuple) -> Admission {
+        connections::reserve(span, subject, tuple)
+    }
+
+    #[inline(always)]
+    fn conclude_connection(&self, passes: bool) {
+        connections::conclude(passes);
     }
 
     #[inline(always)]

@@ -18,7 +18,7 @@ use common::throttle::{Host, Outcome};
 use crate::answer::{is_to_own, send};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
-use crate::maps::{COOKIE_PORTS, COOKIES, PROVEN, REPLY, setting};
+use crate::maps::{COOKIE_PORTS, COOKIES, HEADERS, PROOF_HEADERS, PROVEN, REPLY, setting};
 use crate::throttle::{Kernel, MapCell};
 
 /// The fourth word of a TCP header: its length, flags, and window.
@@ -85,8 +85,10 @@ fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transpo
         return Proof::NONE;
     }
     let Some(syn) = Syn::read(frame, transport, true) else { return Proof::NONE };
-    let tuple = [ip[3], ip[4], tcp[0]];
-    query(context, &tuple, &ip, tcp, syn)
+    let Some(words) = words() else { return Proof::NONE };
+    words[..5].copy_from_slice(&ip);
+    words[5] = tcp[0];
+    query::<6>(context, words, 3, tcp, syn)
 }
 
 #[inline(always)]
@@ -100,8 +102,10 @@ fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transpo
         return Proof::NONE;
     }
     let Some(syn) = Syn::read(frame, transport, false) else { return Proof::NONE };
-    let tuple = [ip[2], ip[3], ip[4], ip[5], ip[6], ip[7], ip[8], ip[9], tcp[0]];
-    query(context, &tuple, &ip, tcp, syn)
+    let Some(words) = words() else { return Proof::NONE };
+    words[..10].copy_from_slice(&ip);
+    words[10] = tcp[0];
+    query::<11>(context, words, 2, tcp, syn)
 }
 
 /// Whether it is a SYN, or an ACK to a port whose cookies are in use. An ACK with FIN opens a connection, too.
@@ -123,18 +127,23 @@ const fn port(tcp: [u32; 5]) -> u32 {
     u32::from_be(tcp[0]) & 0xffff
 }
 
-/// Queries the kernel for the packet's socket. Anything but a listener knows the packet's connection.
+/// This CPU's memory for the headers of a packet: the stack has no room for them.
 #[inline(always)]
-fn query<const T: usize, const I: usize>(
-    context: *mut c_void,
-    tuple: &[u32; T],
-    ip: &[u32; I],
-    tcp: [u32; 5],
-    syn: Syn,
-) -> Proof {
-    // SAFETY: the tuple is one of the two lengths that the helper accepts.
-    let socket: *mut bpf_sock =
-        unsafe { bpf_skc_lookup_tcp(context, tuple.as_ptr().cast_mut().cast(), 4 * T as u32, THIS_NAMESPACE, 0) };
+fn words() -> Option<&'static mut [u32; HEADERS]> {
+    // SAFETY: a map value that only this CPU uses.
+    PROOF_HEADERS.get_ptr_mut(0).map(|words| unsafe { &mut *words })
+}
+
+/// Queries the kernel for the packet's socket. Anything but a listener knows the packet's connection. `words` are the IP header
+/// and the ports, `W` in all; from the word `tuple` on, they are what the kernel looks up.
+#[inline(always)]
+fn query<const W: usize>(context: *mut c_void, words: &[u32; HEADERS], tuple: usize, tcp: [u32; 5], syn: Syn) -> Proof {
+    let (header_length, tuple_length) = (4 * (W as u32 - 1), 4 * (W - tuple) as u32);
+    // SAFETY: the tuple is within the words, and has one of the two lengths that the helper accepts.
+    let socket: *mut bpf_sock = unsafe {
+        let tuple = words.as_ptr().add(tuple).cast_mut().cast();
+        bpf_skc_lookup_tcp(context, tuple, tuple_length, THIS_NAMESPACE, 0)
+    };
     if socket.is_null() {
         return Proof::NONE;
     }
@@ -151,20 +160,20 @@ fn query<const T: usize, const I: usize>(
     } else {
         [tcp[0], tcp[1], tcp[2], (5 << 28 | ACK).to_be(), 0, 0]
     };
-    let (ip, header) = (ip.as_ptr().cast_mut().cast(), header.as_ptr().cast_mut().cast());
+    let (ip, header) = (words.as_ptr().cast_mut().cast(), header.as_ptr().cast_mut().cast());
     if is_syn {
         // SAFETY: the headers have these lengths.
-        let made = unsafe { bpf_tcp_gen_syncookie(socket.cast(), ip, 4 * I as u32, header, 24) };
+        let made = unsafe { bpf_tcp_gen_syncookie(socket.cast(), ip, header_length, header, 24) };
         // SAFETY: as above.
         unsafe { bpf_sk_release(socket.cast()) };
         return made_cookie(made, port(tcp));
     }
     // SAFETY: as above.
-    let checked = unsafe { bpf_tcp_check_syncookie(socket.cast(), ip, 4 * I as u32, header, 20) };
+    let checked = unsafe { bpf_tcp_check_syncookie(socket.cast(), ip, header_length, header, 20) };
     // SAFETY: as above.
     unsafe { bpf_sk_release(socket.cast()) };
-    let half = |first: usize| u64::from(tuple[first]) | u64::from(tuple[first + 1]) << 32;
-    let (hi, lo) = if T == 3 { (0, tuple[0].into()) } else { (half(0), half(2)) };
+    let half = |first: usize| u64::from(words[tuple + first]) | u64::from(words[tuple + first + 1]) << 32;
+    let (hi, lo) = if W == 6 { (0, words[tuple].into()) } else { (half(0), half(2)) };
     concluded(Key { hi, lo, extra: tcp[0], group: 0 }, checked == 0)
 }
 

@@ -19,7 +19,7 @@ use super::print::Print;
 use super::table::{self, number};
 use crate::cli::arguments::{Options, TopOrder};
 use crate::stats::{
-    BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, Precision, SourceRequests, SourceStatus, Status, TopRow,
+    BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, OpenConnection, Precision, SourceRequests, SourceStatus, Status, TopRow,
 };
 
 /// A ban as text.
@@ -384,6 +384,10 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                 ]
             }),
         );
+        let limits = match connections(&status.connections) {
+            Some(connections) => format!("{limits}\n\n{connections}"),
+            None => limits,
+        };
         let tables = match requests(&status.requests) {
             Some(requests) if status.limits.is_empty() => requests,
             Some(requests) => format!("{limits}\n\n{requests}"),
@@ -399,6 +403,21 @@ fn class(status: &SourceStatus) -> String {
     match &status.class_from {
         Some(from) => format!("{}, by {} in list {}", status.class, from.cidr, list(from)),
         None => status.class.clone(),
+    }
+}
+
+/// The connections that a person can look through, and the number of the others.
+fn connections(open: &[OpenConnection]) -> Option<String> {
+    const SHOWN: usize = 20;
+    let row = |open: &OpenConnection| {
+        [open.port.to_string(), open.local_port.to_string(), table::seconds(open.open_seconds)]
+    };
+    let rendered = table::render(["FROM PORT", "TO PORT", "OPEN FOR"], 0, open.iter().take(SHOWN).map(row));
+    let more = open.len().saturating_sub(SHOWN);
+    match open.len() {
+        0 => None,
+        _ if more > 0 => Some(format!("{rendered}\nand {} more connections", number(more as u64))),
+        _ => Some(rendered),
     }
 }
 

@@ -8,6 +8,7 @@ use caps::{CapSet, Capability};
 use cgroup::{Controller, Enforcement, GroupStatus, Tree, Version};
 use config::policy::{Config, Limit};
 use config::policy_group::Group;
+use datapath::connections::unsupported;
 use datapath::{is_kernel_too_old, kernel_release};
 use host::syn_cookies as cookies;
 
@@ -23,6 +24,7 @@ pub fn checks(config: &Config) -> Vec<Check> {
         kernel(uses_bpf),
         capabilities(uses_bpf),
         btf(on_groups),
+        connections(Needed::from(config.limits.iter().any(|limit| limit.concurrent.is_some()))),
         jit(),
         bpffs(&config.agent.pins, uses_bpf),
         Check::good("memlock", "not needed: since Linux 5.11 the memory of BPF is charged to the cgroup"),
@@ -80,6 +82,15 @@ fn syn_cookies(config: &Config) -> Option<Check> {
         Some(0) => Check::missing(NAME, format!("{setting} is 0: prove has no effect"), format!("sysctl {setting}=1")),
         Some(value) => Check::good(NAME, format!("{setting} is {value}")),
     })
+}
+
+fn connections(needed: Needed) -> Check {
+    match unsupported(Path::new("/sys")) {
+        None => Check::good("connections", "open connections can be counted"),
+        Some(why) => {
+            Check::lacking(needed, "connections", why, "use such a kernel, or leave out limits with concurrent")
+        }
+    }
 }
 
 fn jit() -> Check {

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use config::policy::{Config, Notify, NotifyTarget};
+use datapath::connections::unsupported;
 use datapath::{interface_names, lacking_for_shape};
 use serde::Serialize;
 
@@ -28,6 +29,13 @@ pub fn examine(config: &Config) -> Report {
     let all = host.iter().chain(interfaces.iter().flat_map(|interface| &interface.checks));
     let ok = all.into_iter().all(|check| check.verdict != Verdict::Missing);
     Report { ok, host, interfaces }
+}
+
+/// The first limit with `concurrent`, on a kernel that cannot count connections.
+fn lacking_for_connections(config: &Config, sys: &Path) -> Option<String> {
+    let limit = config.limits.iter().find(|limit| limit.concurrent.is_some())?;
+    let why = unsupported(sys)?;
+    Some(format!("limit `{}` has concurrent, which is not supported here: {why}; write a rate instead", limit.name))
 }
 
 /// A program or file of a `[[notify]]` that this host does not have.
@@ -58,6 +66,7 @@ pub fn lacking(config: &Config) -> Vec<String> {
     if !config.limits.is_empty() && !std::path::Path::new("/sys/fs/bpf").exists() {
         lacking.push("/sys/fs/bpf not found: limits on packets require a kernel with BPF".to_owned());
     }
+    lacking.extend(lacking_for_connections(config, Path::new("/sys")));
     if shapes(config) {
         let held = names.iter().filter(|name| config.agent.interfaces.iter().any(|pattern| pattern.matches(name)));
         lacking.extend(held.filter_map(|name| lacking_for_shape(name, &config.limits)));
@@ -65,4 +74,21 @@ pub fn lacking(config: &Config) -> Vec<String> {
     lacking.extend(cgroup::lacking(config));
     lacking.extend(config.notify.iter().filter_map(lacking_for_notify));
     lacking
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_btf_tracepoints_lacks_what_concurrent_requires() {
+        let sys = tempfile::tempdir().unwrap();
+        let of = |lines: &str| {
+            let text = format!("[[limit]]\nname = \"open\"\n{lines}\n");
+            config::parse(Path::new("limits.toml"), &text).unwrap().config
+        };
+        let lacking = lacking_for_connections(&of("unit = \"connections\"\nconcurrent = 50"), sys.path()).unwrap();
+        assert!(lacking.starts_with("limit `open` has concurrent") && lacking.contains("BTF"), "{lacking}");
+        assert_eq!(lacking_for_connections(&of("rate = \"5/s\""), sys.path()), None);
+    }
 }

@@ -65,10 +65,12 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
     }
     for config in evaluations.iter().map(Evaluation::config) {
         let elastic = config.limits.iter().filter(|limit| limit.throttle.is_elastic()).count();
+        let open = config.limits.iter().filter(|limit| limit.concurrent.is_some()).count();
         let banning = config.ban_lists.iter().filter(|list| list.class().is_none()).count();
         let cluster = config.limits.iter().filter(|limit| limit.cluster.is_some()).count();
         for (count, what, text) in [
             (elastic, "elastic limit", "evaluated as on a host without spare CPU time"),
+            (open, "limit on open connections", "not evaluated: a capture has packets, and no sockets"),
             (banning, "ban list", "not applied: a replay refuses by limits only"),
             (cluster, "limit of the cluster", "evaluated as if this host had the whole limit"),
             (

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 
+use common::connections::{Admission, Tuple};
 use common::counters::{Bypass, Counters, TableCounters, Traffic};
 use common::essential::{ESSENTIAL_BUCKETS, Essential};
 use common::key::{HashSeed, Key};
@@ -396,6 +397,18 @@ impl Program for &MemoryProgram<'_> {
     fn scoped_span(&self, source_index: u32, interface: u32, packet: ScopedPacket) -> RuleSpan {
         scope::find(self, source_index, interface, packet)
     }
+
+    fn counts_connections(&self) -> bool {
+        self.settings.connections_in_use != 0
+    }
+
+    /// Skips the rules: a recording has no sockets.
+    fn reserve_connection(&self, span: RuleSpan, _subject: &Subject, _tuple: Tuple) -> Admission {
+        let rules = (span.first..span.first + span.count).map_while(|index| self.rule(index));
+        Admission::admitted(rules.take_while(|rule| rule.counts_open()).count() as u32)
+    }
+
+    fn conclude_connection(&self, _passes: bool) {}
 
     #[inline(always)]
     fn rules_per_multiplier(&self) -> u32 {

@@ -49,6 +49,16 @@ impl Code {
         self.deepest_from(0)
     }
 
+    /// The stack of each function in that chain.
+    pub fn chain(&self) -> Vec<usize> {
+        let (mut chain, mut next) = (Vec::new(), Some(0));
+        while let Some(function) = next.and_then(|first| self.functions.get(&first)) {
+            chain.push(function.stack);
+            next = function.calls.iter().copied().max_by_key(|callee| self.deepest_from(*callee));
+        }
+        chain
+    }
+
     /// The verifier allows no recursion, so this ends.
     fn deepest_from(&self, first: usize) -> usize {
         let Some(function) = self.functions.get(&first) else { return 0 };

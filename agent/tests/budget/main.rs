@@ -28,17 +28,36 @@ const FOUR: &str = "[[limit]]\nname = \"a\"\nrate = \"1000/s\"\n[[limit]]\nname 
 const WINDOW: &str = "[[limit]]\nname = \"a\"\nrate = \"1000/s\"\nalgorithm = \"sliding-window\"\n";
 const CLASSES: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
     [[limit]]\nname = \"a\"\nrate = \"1000/s\"\nports = [53]\n";
-const EVERYTHING: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
-    [[limit]]\nname = \"a\"\nrate = \"1/s\"\nports = [53]\nthrottle = { elastic = { up_to = 2.0 } }\n\
-    [[limit]]\nname = \"b\"\nrate = \"5/s\"\nalgorithm = \"sliding-window\"\nunit = \"requests\"\naction = \"reject\"\n\
-    [[limit]]\nname = \"c\"\nrate = \"5/s\"\nalgorithm = \"sliding-log\"\ntiers = [\"9/min\"]\nkey = \"source-port\"\n\
-    [[limit]]\nname = \"d\"\nrate = \"5/s\"\nalgorithm = \"fixed-window\"\naction = \"mark\"\n";
+macro_rules! everything {
+    () => {
+        "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
+         [[limit]]\nname = \"a\"\nrate = \"1/s\"\nports = [53]\nthrottle = { elastic = { up_to = 2.0 } }\n\
+         [[limit]]\nname = \"b\"\nrate = \"5/s\"\nalgorithm = \"sliding-window\"\nunit = \"requests\"\naction = \"reject\"\n\
+         [[limit]]\nname = \"c\"\nrate = \"5/s\"\nalgorithm = \"sliding-log\"\ntiers = [\"9/min\"]\nkey = \"source-port\"\n\
+         [[limit]]\nname = \"d\"\nrate = \"5/s\"\nalgorithm = \"fixed-window\"\naction = \"mark\"\n"
+    };
+}
+const EVERYTHING: &str = everything!();
+macro_rules! open {
+    () => {
+        "[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = 50\n"
+    };
+}
+const OPEN: &str = open!();
+const EVERYTHING_AND_OPEN: &str = concat!(everything!(), open!());
 const SCOPES: &str = "[[class]]\nname = \"c\"\nsources = [\"10.0.0.0/8\"]\nmultiplier = 2\n\
     [[limit]]\nname = \"a\"\nrate = \"1000/s\"\nsources = [\"10.1.0.0/16\"]\n\
     [[limit]]\nname = \"b\"\nrate = \"1000/s\"\nports = [53]\ninterfaces = [\"lo\"]\n";
-const PROVE: &str = "[[limit]]\nname = \"a\"\nrate = \"1000/s\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\n\
-    prove = true\n";
-const POLICIES: [(&str, &str); 7] = [
+macro_rules! prove {
+    () => {
+        "[[limit]]\nname = \"proven\"\nrate = \"1000/s\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\n\
+         prove = true\n"
+    };
+}
+const PROVE: &str = prove!();
+const PROVE_AND_OPEN: &str = concat!(prove!(), open!());
+const EVERYTHING_PROVEN_AND_OPEN: &str = concat!(everything!(), prove!(), open!());
+const POLICIES: [(&str, &str); 11] = [
     ("one limit", ONE),
     ("four limits", FOUR),
     ("sliding window", WINDOW),
@@ -46,6 +65,10 @@ const POLICIES: [(&str, &str); 7] = [
     ("some sources and interfaces", SCOPES),
     ("sources that prove their address", PROVE),
     ("everything", EVERYTHING),
+    ("open connections", OPEN),
+    ("everything and open connections", EVERYTHING_AND_OPEN),
+    ("proofs and open connections", PROVE_AND_OPEN),
+    ("everything, proofs and open connections", EVERYTHING_PROVEN_AND_OPEN),
 ];
 const ENTRIES: [(&str, Entry); 2] = [("xdp", Entry::Xdp), ("tc", Entry::Tc)];
 
@@ -152,6 +175,8 @@ fn measure(nth: usize, limits: &str, entry: Entry) -> Size {
         |name: &str| shown[name].as_u64().unwrap_or_else(|| panic!("bpftool tells no {name}: {shown}")) as usize;
     let listing = bpftool(&["prog", "dump", "xlated", "id", number]);
     let code = code::Code::parse(&listing);
+    // What to shorten when there is no room.
+    println!("the deepest chain of calls: {:?}", code.chain());
     Size { instructions: field("bytes_xlated") / 8, machine_code: field("bytes_jited"), stack: code.deepest() }
 }
 

@@ -5,6 +5,7 @@ mod bans;
 mod bouncer;
 mod capture;
 mod cluster;
+mod connections;
 mod counting;
 mod crowdsec;
 mod elastic;
@@ -62,7 +63,8 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 26] = [
+const ON_KERNELS: [&[Test]; 27] = [
+    connections::ON_KERNELS,
     levels::TESTS,
     lists::TESTS,
     limits::TESTS,
@@ -91,7 +93,8 @@ const ON_KERNELS: [&[Test]; 26] = [
     prove::ON_KERNELS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 23] = [
+const ON_ANY_KERNEL: [&[Test]; 24] = [
+    connections::ON_ANY_KERNEL,
     safety::TESTS,
     reboot::TESTS,
     geo::TESTS,

@@ -164,10 +164,25 @@ impl Frame {
     /// A TCP segment: flags are FIN 1, SYN 2, RST 4, PSH 8, ACK 16.
     #[must_use]
     pub fn tcp(self, source: u16, destination: u16, flags: u8, payload: &[u8]) -> Self {
+        self.tcp_at(source, destination, flags, (1, 0), payload)
+    }
+
+    /// The same with its sequence number, and the one that it acknowledges.
+    #[must_use]
+    pub fn tcp_at(
+        self,
+        source: u16,
+        destination: u16,
+        flags: u8,
+        (sequence, acknowledged): (u32, u32),
+        payload: &[u8],
+    ) -> Self {
         let mut segment = Vec::new();
         segment.extend(source.to_be_bytes());
         segment.extend(destination.to_be_bytes());
-        segment.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        segment.extend(sequence.to_be_bytes());
+        segment.extend(acknowledged.to_be_bytes());
+        segment.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
         segment.extend(payload);
         self.segment(6, segment, Some(16))
     }

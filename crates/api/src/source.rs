@@ -107,6 +107,20 @@ pub struct SourceStatus {
     /// Limits on requests whose key is the address alone, or that refused it recently.
     #[serde(default)]
     pub requests: Vec<SourceRequests>,
+    /// Its open connections, as far as a limit counts them, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connections: Vec<OpenConnection>,
+}
+
+/// An open connection of a source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpenConnection {
+    /// The source's port.
+    pub port: u16,
+    /// The port on this host.
+    pub local_port: u16,
+    /// Seconds since it was established, or found when counting began.
+    pub open_seconds: f64,
 }
 
 /// The list from which an address has its class.
@@ -198,6 +212,9 @@ pub struct SourceLimit {
     /// As [`TopRow::sources`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<u64>,
+    /// Open connections of the key, where the limit counts these; absent for limits on rates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<u64>,
     /// Units that would pass now.
     pub remaining: u64,
     /// Seconds until one unit passes; 0 if one passes now.

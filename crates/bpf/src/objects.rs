@@ -5,3 +5,6 @@ pub static WEIR: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/
 
 /// The programs of process groups.
 pub static GROUPS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/groups.o"));
+
+/// The programs that count open connections.
+pub static CONNECTIONS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/connections.o"));

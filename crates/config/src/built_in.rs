@@ -25,6 +25,7 @@ impl Config {
                 burst,
                 tiers: Vec::new(),
             },
+            concurrent: None,
             levels: Vec::new(),
             throttle: Throttle::Hard,
             action: Action::Drop,

@@ -16,12 +16,17 @@ impl Limit {
     #[must_use]
     pub fn summary(&self) -> String {
         let unit = if self.unit == Unit::Bytes { String::new() } else { self.unit.to_string() };
-        let mut parts =
-            vec![format!("{} per {}", rates(&self.rates.rate_text, &unit, &self.rates.tiers), self.key_in_words())];
-        parts.extend(of_algorithm(self.rates.algorithm, || match self.unit {
-            Unit::Bytes => human::size(self.rates.burst),
-            _ => human::number(self.rates.burst),
-        }));
+        let amount = match self.concurrent {
+            Some(number) => format!("{} open connections", human::number(number)),
+            None => rates(&self.rates.rate_text, &unit, &self.rates.tiers),
+        };
+        let mut parts = vec![format!("{amount} per {}", self.key_in_words())];
+        if self.concurrent.is_none() {
+            parts.extend(of_algorithm(self.rates.algorithm, || match self.unit {
+                Unit::Bytes => human::size(self.rates.burst),
+                _ => human::number(self.rates.burst),
+            }));
+        }
         parts.extend(self.levels.iter().map(|level| self.level_in_words(level)));
         parts.extend(self.throttle.words());
         parts.push(self.action.words());

@@ -1,5 +1,6 @@
 //! `[[limit]]`.
 
+use super::concurrent;
 use super::escalate::{self, Counts};
 use super::levels::{self, OwnKey};
 use super::limit_action::{action, check_action, throttle};
@@ -53,8 +54,18 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     }
 
     let example = if unit == Unit::Bytes { "\"10MB/s\"" } else { "\"1000/s\"" };
-    let rates = ReadRates::read(&mut table, Counts::Packets, unit, algorithm, example);
-    let burst_span = table.span_of(if rates.burst.is_some() { "burst" } else { "rate" });
+    let concurrent = concurrent::read(&mut table, direction, unit, action);
+    let rates = match &concurrent {
+        Some(rate) => ReadRates::of_connections(rate.clone()),
+        None => ReadRates::read(&mut table, Counts::Packets, unit, algorithm, example),
+    };
+    let burst_span = table.span_of(if concurrent.is_some() {
+        "concurrent"
+    } else if rates.burst.is_some() {
+        "burst"
+    } else {
+        "rate"
+    });
     let escalate = escalate::read(&mut table, Counts::Packets);
     if let (Some(ClusterMode::Keys), false) = (cluster, rates.tiers.is_empty()) {
         let span = table.span_of("tiers");
@@ -86,6 +97,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         ipv6_prefix,
         unit,
         rates,
+        concurrent: concurrent.map(|read| read.rate.count),
         levels,
         throttle,
         action,

@@ -14,6 +14,7 @@ const MOST_RATES: usize = 7;
 const LARGEST_BURST: u64 = u32::MAX as u64;
 
 /// A rate and its span.
+#[derive(Clone)]
 pub struct ReadRate {
     pub rate: Rate,
     pub text: String,
@@ -48,6 +49,12 @@ impl ReadRates {
             tiers.extend(rate(table, unit, text, span));
         }
         Self { counts, unit, algorithm, main, burst, tiers }
+    }
+
+    /// The number of a limit on open connections, in place of rates.
+    pub const fn of_connections(number: ReadRate) -> Self {
+        let (counts, unit, algorithm) = (Counts::Packets, Unit::Connections, Algorithm::TokenBucket);
+        Self { counts, unit, algorithm, main: Some(number), burst: None, tiers: Vec::new() }
     }
 
     /// All rates, the main one first.

@@ -54,6 +54,37 @@ fn every_error_says_where_it_is_and_what_to_write() {
             "without a port",
         ),
         ("[agent]\nmetrics = \"127.0.0.1:1\"\nlive = [\"*\"]", 3, 9, "invalid host name \"*\"", "weir.example.org"),
+        // concurrent.
+        (&limit("concurrent = 5"), 5, 14, "not supported with unit = \"packets\"", "unit = \"connections\""),
+        (&limit("unit = \"connections\"\nconcurrent = 0"), 6, 14, "out of range", "from 1 to"),
+        (
+            &limit("unit = \"connections\"\nconcurrent = 5\nrate = \"5/s\""),
+            7,
+            8,
+            "rate conflicts with concurrent",
+            "leave out rate",
+        ),
+        (
+            &limit("unit = \"connections\"\nconcurrent = 5\nlevels = []"),
+            7,
+            10,
+            "levels conflicts with concurrent",
+            "leave out levels",
+        ),
+        (
+            &limit("unit = \"connections\"\nconcurrent = 5\ndirection = \"egress\""),
+            6,
+            14,
+            "not supported on egress",
+            "[[group]]",
+        ),
+        (
+            &limit("unit = \"connections\"\nconcurrent = 5\naction = \"mark\""),
+            7,
+            10,
+            "conflicts with concurrent",
+            "\"reject\"",
+        ),
         // [[class]].
         ("[[class]]\nsources = [\"10.0.0.0/8\"]", 1, 1, "missing key \"name\" in [[class]]", "name = \"payer\""),
         ("[[class]]\nname = \"a\"", 1, 1, "missing key \"sources\" in [[class]]", "sources = "),

@@ -14,6 +14,7 @@ use common::share::Share;
 
 use crate::buffers;
 use crate::compile::Image;
+use crate::connections::{self, Connections};
 use crate::devices::device::Interface;
 use crate::error::LoadError;
 use crate::hooks::attached::Attached;
@@ -49,6 +50,7 @@ pub struct Datapath {
     capture: Arc<CaptureRings>,
     stream: Arc<StreamRings>,
     trace: Option<TraceRing>,
+    connections: Option<Connections>,
     pub(crate) attached: Vec<Attached>,
     /// The addresses in the kernel's map.
     own: OwnAddresses,
@@ -111,6 +113,8 @@ impl Datapath {
         if settings.is_generic != 0 {
             settings.buffer_layout = buffers::layout();
         }
+        // Before the packet path, which shares its maps.
+        let connections = Connections::start(&image, pins)?;
         let ports = if image.ports.is_empty() { 1 } else { image.ports.len() as u32 };
         let rings = settings.shape.all_slots().saturating_mul(settings.ring_words).max(1);
         let layout = text_of(&image.layout);
@@ -138,6 +142,7 @@ impl Datapath {
             .map_max_entries("COOKIE_PORTS", size::cookie_ports(&settings))
             .map_max_entries("LAYOUT", text::chunks(&layout))
             .map_max_entries("EVENTS", RING_BYTES);
+        connections::configure(&mut loader, &image, pins);
         for map in pins::SHARED_MAPS {
             loader.map_pin_path(map, place.map(map));
         }
@@ -171,6 +176,7 @@ impl Datapath {
             capture,
             stream,
             trace,
+            connections,
             attached: Vec::new(),
             own: OwnAddresses::default(),
             troubles: Vec::new(),
@@ -204,6 +210,38 @@ impl Datapath {
     #[must_use]
     pub fn stream(&self) -> &Arc<StreamRings> {
         &self.stream
+    }
+
+    /// The open connections, if some limit counts them.
+    #[must_use]
+    pub const fn connections(&self) -> Option<&Connections> {
+        self.connections.as_ref()
+    }
+
+    /// Counts the connections that exist and are not counted yet, and forgets the counts of other policies. Returns how
+    /// many were not counted.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's sockets or maps cannot be read.
+    pub fn count_connections(&mut self) -> Result<usize, LoadError> {
+        self.pins.forget_connections(Some(&self.image))?;
+        match (&mut self.connections, self.attached.first()) {
+            (Some(connections), Some(interface)) => connections.begin(&self.image, interface),
+            _ => Ok(0),
+        }
+    }
+
+    /// The periodic work for open connections.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datapath::count_connections`].
+    pub fn follow_connections(&mut self) -> Result<(), LoadError> {
+        match (&mut self.connections, self.attached.first()) {
+            (Some(connections), Some(interface)) => connections.follow(&self.image, interface),
+            _ => Ok(()),
+        }
     }
 
     /// The log of verdicts, if the programs are of a trace build.

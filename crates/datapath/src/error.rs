@@ -74,6 +74,9 @@ pub enum LoadError {
     /// The policy exceeds what the kernel program supports.
     #[error(transparent)]
     Policy(#[from] crate::compile::CompileError),
+    /// Open connections cannot be counted.
+    #[error("counting open connections failed: {reason}; leave out limits with concurrent")]
+    Connections { reason: String },
     /// The policy takes more memory than is available.
     #[error(transparent)]
     Memory(#[from] crate::memory::TooLarge),

@@ -9,6 +9,7 @@
 pub mod bans;
 mod buffers;
 pub mod compile;
+pub mod connections;
 mod counters;
 mod datapath;
 mod devices;

@@ -34,7 +34,7 @@ pub enum Profile {
 }
 
 /// The eBPF objects: limits on packets, and process groups.
-pub const OBJECTS: [&str; 2] = ["weir", "groups"];
+pub const OBJECTS: [&str; 3] = ["weir", "groups", "connections"];
 
 /// The results of a build.
 pub struct Built {

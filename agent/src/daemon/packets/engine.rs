@@ -201,6 +201,7 @@ impl PacketEngine {
         self.live().forget_if_unwatched();
         let mut in_effect = self.lock();
         in_effect.clear_ended_bans()?;
+        in_effect.ingress.follow_connections()?;
         in_effect.follow_the_host()
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use common::connections::Connection;
 use common::key::Key;
 use common::packet::Address;
 use common::prefix::PrefixEntry;
@@ -13,7 +14,7 @@ use datapath::{Datapath, LoadError};
 
 use super::{Reader, allowance, ban_status, seconds_since};
 use crate::stats::samples::{LimitCounts, Samples};
-use crate::stats::{BanStatus, LastRefused, SourceLimit, SourceStatus};
+use crate::stats::{BanStatus, OpenConnection, LastRefused, SourceLimit, SourceStatus};
 
 impl Reader<'_> {
     /// The status of one address.
@@ -67,7 +68,22 @@ impl Reader<'_> {
                 Some(LastRefused { limit: name, level, seconds_ago: nanoseconds.saturating_sub(instant) as f64 / 1e9 })
             }),
             requests: Vec::new(),
+            connections: self.connections_of(Address { hi, lo }, nanoseconds)?,
         })
+    }
+
+    /// The open connections of an address.
+    fn connections_of(&self, address: Address, now: u64) -> Result<Vec<OpenConnection>, LoadError> {
+        let Some(connections) = self.ingress.connections() else { return Ok(Vec::new()) };
+        let mut open = connections.open()?;
+        open.retain(|connection| connection.tuple.remote == [address.hi, address.lo]);
+        open.sort_by_key(|connection| (connection.since, connection.tuple.remote_port));
+        let row = |connection: Connection| OpenConnection {
+            port: connection.tuple.remote_port as u16,
+            local_port: connection.tuple.local_port as u16,
+            open_seconds: now.saturating_sub(connection.since) as f64 / 1e9,
+        };
+        Ok(open.into_iter().map(row).collect())
     }
 
     /// The state of a key under a limit at one of its levels.
@@ -86,8 +102,17 @@ impl Reader<'_> {
             remaining = remaining.min(left);
             wait = wait.max(self.ingress.settings().scale.nanoseconds(ticks));
         }
+        let mut open = None;
+        if limit.concurrent.is_some()
+            && let Some(connections) = self.ingress.connections()
+        {
+            let (counted, reserved) = connections.of_key(key, nanoseconds)?;
+            let most = rules.first().map_or(0, |rule| rule.most);
+            (open, remaining, wait) = (Some(counted), most.saturating_sub(counted + reserved), 0);
+        }
         let level = limit.level_text(at.level);
         Ok(SourceLimit {
+            open,
             name: limit.name.clone(),
             key: level.as_ref().and(rules.first()).map(|rule| self.describe(key, rule)),
             level,

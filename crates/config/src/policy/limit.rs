@@ -19,7 +19,10 @@ pub struct Limit {
     /// The IPv6 prefix length, likewise.
     pub ipv6_prefix: u8,
     pub unit: Unit,
+    /// With `concurrent`, that number is the count and the burst.
     pub rates: RateSpec,
+    /// The most open connections of a key, instead of the rates.
+    pub concurrent: Option<u64>,
     /// The same limit at wider keys, the narrowest first.
     pub levels: Vec<Level>,
     /// The action above the limit.

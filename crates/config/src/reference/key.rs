@@ -34,6 +34,8 @@ pub struct KeyReference {
 pub enum Absent {
     /// The key is required.
     Invalid,
+    /// The key is required unless this one is there.
+    Unless(&'static str),
     /// This value, in TOML.
     Value(&'static str),
     /// The default in words: a sentence fragment.

@@ -52,6 +52,13 @@ fn object(keys: &[KeyReference]) -> Value {
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
+    let instead = |key: &KeyReference| match key.default {
+        Absent::Unless(other) => Some(json!([{ "required": [key.name] }, { "required": [other] }])),
+        _ => None,
+    };
+    if let Some(either) = keys.iter().find_map(instead) {
+        schema["anyOf"] = either;
+    }
     schema
 }
 

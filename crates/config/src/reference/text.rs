@@ -32,6 +32,7 @@ impl Absent {
     pub fn description(self) -> String {
         match self {
             Self::Invalid => "required".to_owned(),
+            Self::Unless(other) => format!("required without `{other}`"),
             Self::Value(value) => format!("`{value}`"),
             Self::Described(text) => text.to_owned(),
         }

@@ -1,5 +1,7 @@
 //! Compiles the limits of one direction.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use common::essential::{Essential, PacketBucket};
 use common::packet::{Depth, Direction, Kind, Protocol};
 use common::prefix::{PrefixRoots, Roots};
@@ -113,6 +115,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
                 && config.ban_lists.iter().any(|list| list.class().is_none()),
         ),
         prove_in_use: u32::from(proves),
+        connections_in_use: u32::from(own.iter().any(|limit| limit.concurrent.is_some())),
         answers: PacketBucket::of_replies(scale),
         cookies: PacketBucket::of_cookies(scale),
         essential: PacketBucket::of_essential(scale),
@@ -120,6 +123,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         spans,
         ..Settings::NONE
     };
+    let connections = connections_of(&limits, &groups, direction);
     let groups = groups.describe(&limits, scale);
     let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
     Ok(Image {
@@ -136,7 +140,24 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         catalogue,
         groups,
         layout,
+        connections,
     })
+}
+
+/// The hash of the limits on open connections: all but their numbers and actions.
+fn connections_of(limits: &[(LimitAt, &Limit)], groups: &groups::Groups, direction: Direction) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let mut any = false;
+    for ((_, limit), place) in limits.iter().zip(&groups.places) {
+        if limit.concurrent.is_none() || limit.direction != direction {
+            continue;
+        }
+        any = true;
+        let Limit { name, protocol, ports, key, ipv4_prefix, ipv6_prefix, sources, interfaces, .. } = limit;
+        (place.group, name, format!("{protocol:?} {ports:?} {key:?} {sources:?} {interfaces:?}")).hash(&mut hasher);
+        (ipv4_prefix, ipv6_prefix).hash(&mut hasher);
+    }
+    if any { hasher.finish().max(1) } else { 0 }
 }
 
 /// A bit for each kind of essential traffic whose packets are all under a limit. DHCP's four ports have separate rows.

@@ -1,5 +1,6 @@
 //! Policies that the kernel program does not support.
 
+use common::connections::MOST_KEYS;
 use common::limiter::Algorithm;
 use common::prefix::MAX_CLASSES;
 use common::rule::MAX_RULES;
@@ -17,6 +18,17 @@ pub enum CompileError {
         /// Their number.
         rules: usize,
         /// The packets, as in `tcp port 443`.
+        packet: String,
+    },
+    /// Too many limits on open connections for one connection.
+    #[error(
+        "{limits} limits with concurrent would apply to {packet} packets, and at most {MOST_KEYS} can: give some limits \
+         other ports, sources or interfaces"
+    )]
+    TooManyConcurrent {
+        /// Their number.
+        limits: usize,
+        /// The packets, as in `tcp port 443 connection`.
         packet: String,
     },
     /// Too many rates for a slot.

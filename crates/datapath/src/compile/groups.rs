@@ -44,8 +44,9 @@ pub struct Groups {
     count: u16,
 }
 
-/// Direction, key and prefix lengths: limits that agree in them have the same keys.
-type KeySpec = (Direction, Key, u8, u8);
+/// Direction, key and prefix lengths: limits that agree in them have the same keys. A limit on open connections has its
+/// own, since its keys are in another map.
+type KeySpec = (Direction, Key, u8, u8, Option<usize>);
 
 /// Groups limits with the same key: all of them if they fit into one slot, else those on the same packets, as many as
 /// fit. Limits on connections and requests whose states live [`MUCH_LONGER`] are separate: otherwise every source with
@@ -58,7 +59,7 @@ pub fn assign(limits: &[(LimitAt, &Limit)]) -> Result<Groups, CompileError> {
             return Err(CompileError::TooWide { limit: limit.name.clone(), words: needed });
         }
         let prefixes = if limit.key.has_prefix() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
-        by_key.entry((limit.direction, limit.key, prefixes.0, prefixes.1)).or_default().push(nth);
+        by_key.entry((limit.direction, limit.key, prefixes.0, prefixes.1, limit.concurrent.map(|_| nth))).or_default().push(nth);
     }
     let empty = Place { group: 0, moves: Moves::Anywhere, is_slow: false, positions: Vec::new(), rings: Vec::new() };
     let mut groups = Groups { places: vec![empty; limits.len()], ..Groups::default() };

@@ -43,6 +43,8 @@ pub struct Image {
     pub groups: Vec<Group>,
     /// The layout of the table's slots.
     pub layout: Layout,
+    /// A hash of what determines which open connections are counted, and under which keys; 0 if none are.
+    pub connections: u64,
 }
 
 impl Image {
@@ -81,7 +83,7 @@ impl Image {
     #[must_use]
     pub fn differs_in_bank_only(&self, next: &Self) -> bool {
         let Self { settings, max_sources, rules: _, marks, ports, scopes, interfaces, limits_of_sources, .. } = self;
-        let Self { prefixes: _, roots: _, catalogue, groups: _, layout, .. } = self;
+        let Self { prefixes: _, roots: _, catalogue, groups: _, layout, connections, .. } = self;
         *settings == next.settings
             && *max_sources == next.max_sources
             && *marks == next.marks
@@ -91,6 +93,7 @@ impl Image {
             && *limits_of_sources == next.limits_of_sources
             && *catalogue == next.catalogue
             && *layout == next.layout
+            && *connections == next.connections
     }
 
     /// The number of rows of counters.

@@ -1,5 +1,6 @@
 //! A limit's rules: one for its rate and one for each tier; two for each if the limit is soft or elastic.
 
+use common::connections::MOST_CONCURRENT;
 use common::limiter::{AnyLimiter, Costs, Rate};
 use common::rule::{self, Cost, Enforcement, KeyKind, Rule};
 use common::time::TickScale;
@@ -65,6 +66,7 @@ pub fn frame(limit: &Limit, enforcement: Enforcement) -> Rule {
         cost: match limit.unit {
             Unit::Packets => Cost::Packets,
             Unit::Bytes => Cost::Bytes,
+            Unit::Connections if limit.concurrent.is_some() => Cost::Open,
             Unit::Connections | Unit::Requests => Cost::One,
         } as u8,
         enforcement: enforcement as u8,
@@ -94,7 +96,11 @@ impl RuleSource {
         let burst = multiplier.units(self.burst).max(1);
         let costs = if self.unit == Unit::Bytes { Costs::Many } else { Costs::Single };
         let limiter = AnyLimiter::new(self.algorithm, rate, burst, costs, scale);
-        self.frame.with_parameters(self.algorithm, limiter.parameters()).made_fast()
+        let rule = self.frame.with_parameters(self.algorithm, limiter.parameters());
+        if rule.counts_open() {
+            return Rule { most: burst.min(MOST_CONCURRENT), ..rule };
+        }
+        rule.made_fast()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use common::connections::MOST_KEYS;
 use common::packet::{Direction, Kind, Protocol};
 use common::proof::PROVEN_REQUEST;
 use common::rule::{Enforcement, MAX_RULES, Rule, RuleSpan};
@@ -48,9 +49,11 @@ impl Limits<'_> {
     /// The limits for a packet with hidden protocol and ports: all of them. `None` if they have too many rules for one
     /// packet, or a key with the port.
     fn hidden(&self, mode: Mode) -> Option<Vec<usize>> {
-        let rules: usize = self.own().map(|nth| rules::parts(self.all[nth].1, mode).len()).sum();
-        let needs_port = self.own().any(|nth| self.all[nth].1.key.has_port());
-        (rules <= MAX_RULES as usize && !needs_port).then(|| self.own().collect())
+        // No connection can be opened by such a packet.
+        let own: Vec<usize> = self.own().filter(|nth| self.all[*nth].1.concurrent.is_none()).collect();
+        let rules: usize = own.iter().map(|nth| rules::parts(self.all[*nth].1, mode).len()).sum();
+        let needs_port = own.iter().any(|nth| self.all[*nth].1.key.has_port());
+        (rules <= MAX_RULES as usize && !needs_port).then_some(own)
     }
 
     /// Whether sources of one of these limits prove their address.
@@ -128,6 +131,7 @@ fn matches(limit: &Limit, protocol: Protocol, kind: Kind) -> bool {
     of_protocol
         && match limit.unit {
             Unit::Packets | Unit::Bytes => true,
+            Unit::Connections if limit.concurrent.is_some() => kind == Kind::Connection && protocol == Protocol::Tcp,
             Unit::Connections => kind == Kind::Connection,
             Unit::Requests => kind == Kind::Request,
         }
@@ -199,7 +203,10 @@ impl<'a> Rows<'a> {
         // limits of a key.
         let cannot_refuse =
             |nth: &usize| rules::parts(self.limits[*nth].1, self.mode).iter().all(|part| !may_refuse(part.2));
-        ordered.sort_by_cached_key(|nth| (width(nth), self.groups.places[*nth].group, cannot_refuse(nth), *nth));
+        // Open connections come first: the kernel program reserves one before it evaluates the rest.
+        let is_other = |nth: &usize| self.limits[*nth].1.concurrent.is_none();
+        let of_connections = applying.iter().filter(|nth| !is_other(nth)).count() as u32;
+        ordered.sort_by_cached_key(|nth| (is_other(nth), width(nth), self.groups.places[*nth].group, cannot_refuse(nth), *nth));
         let first = self.rows.len() as u32;
         let mut states = 0u8;
         for (position, nth) in ordered.iter().enumerate() {
@@ -231,7 +238,11 @@ impl<'a> Rows<'a> {
                 self.catalogue.push(CountedRule {
                     limit: at.limit,
                     level: at.level,
-                    span: counter_row(first as usize),
+                    span: if limit.concurrent.is_some() {
+                        counter_row(self.rows.len() - 1)
+                    } else {
+                        counter_row((first + of_connections) as usize)
+                    },
                 });
             }
         }
@@ -240,7 +251,10 @@ impl<'a> Rows<'a> {
             return Err(CompileError::TooManyRules { rules: count as usize, packet: packet() });
         }
         let span = RuleSpan { first, count };
-        self.most = self.most.max(count);
+        if of_connections > MOST_KEYS as u32 {
+            return Err(CompileError::TooManyConcurrent { limits: of_connections as usize, packet: packet() });
+        }
+        self.most = self.most.max(count - of_connections);
         self.known.insert(applying.to_vec(), span);
         Ok(span)
     }

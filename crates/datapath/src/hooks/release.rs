@@ -75,6 +75,7 @@ impl PinDirectory {
         traffic_control::remove_strays(self);
         self.discard_change()?;
         self.generations().clear()?;
+        self.forget_connections(None)?;
         for path in SHARED_MAPS.iter().chain(&[BANS, LISTS]).map(|name| self.map(name)) {
             if path.exists() {
                 remove(&path)?;

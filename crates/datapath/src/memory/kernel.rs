@@ -1,6 +1,7 @@
 //! The kernel memory of a policy's maps, computed like the kernel's `map_mem_usage` (Linux 6.4).
 
 use common::bank::Bank;
+use common::connections::{Attempt, Reservation, Tuple};
 use common::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use common::essential::ESSENTIAL_BUCKETS;
 use common::key::Key;
@@ -15,6 +16,7 @@ use common::table::ELEMENT_WORDS;
 use common::throttle::PacketState;
 
 use crate::compile::Image;
+use crate::connections::{MOST_OPEN, MOST_RESERVED};
 use crate::maps::size::{self, RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces, recorded};
 
 /// Bytes of a page.
@@ -64,6 +66,21 @@ pub fn copy(table: &Settings) -> u64 {
     (table.shape.capacity() * words * 8).next_multiple_of(PAGE)
 }
 
+/// The maps of open connections; those of connections are allocated on demand.
+fn connections(image: &Image, cpus: u64) -> u64 {
+    let is_in_use = image.connections != 0;
+    let of = |most: u32| if is_in_use { u64::from(most) } else { 1 };
+    let maps = HASH
+        + of(MOST_OPEN).next_power_of_two() * BUCKET
+        + hash(of(MOST_RESERVED), size_of::<Key>(), size_of::<u64>())
+        + hash(of(MOST_RESERVED), size_of::<Tuple>(), size_of::<Reservation>());
+    if !is_in_use {
+        return maps;
+    }
+    let counting = HASH + of(MOST_OPEN) * BUCKET + per_cpu(1, size_of::<u64>(), cpus);
+    maps + counting + PROGRAM / 8
+}
+
 /// The maps and programs of one direction.
 pub fn policy(image: &Image, cpus: u64) -> u64 {
     let rows = |count: usize| (count as u64).max(1);
@@ -96,6 +113,8 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         + 2 * (array(cpus, size_of::<u64>()) + per_cpu(1, size_of::<u64>(), cpus))
         + hash(own, size_of::<OwnKey>(), size_of::<u32>())
         + ring + ring / PAGE * 16 + 3 * PAGE
+        + per_cpu(1, size_of::<Attempt>(), cpus)
+        + connections(image, cpus)
         // A separate map names the limits of the rows of counters.
         + image.catalogue.len() as u64 * 64
 }

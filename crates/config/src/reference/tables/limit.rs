@@ -1,3 +1,5 @@
+use common::connections::MOST_CONCURRENT;
+
 use super::key::{key, words};
 use crate::escalate::{Counts, GROW};
 use crate::reference::{Absent, KeyReference, Kind, TableReference};
@@ -9,7 +11,14 @@ pub const LIMIT: TableReference = TableReference {
     summary: "A limit on packets, enforced in the kernel.",
     keys: &[
         NAME,
-        RATE,
+        KeyReference { default: Absent::Unless("concurrent"), ..RATE },
+        key(
+            "concurrent",
+            Kind::Integer(1, MOST_CONCURRENT),
+            Absent::Described("off: the limit has a rate"),
+            "Open TCP connections at one time per key, instead of a rate. Only with `unit = \"connections\"`, on ingress. \
+             See the guide on open connections.",
+        ),
         key(
             "burst",
             Kind::Either(&[Kind::Integer(1, u32::MAX as u64), Kind::Size(&["256KiB"])]),

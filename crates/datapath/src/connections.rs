@@ -1,0 +1,266 @@
+//! Open connections: the programs that count them, and their maps.
+//!
+//! The maps and links are pinned in a folder for each set of limits, since sockets are counted under its keys. So they
+//! outlive the agent and every policy with the same limits. Another set starts with its own maps, in which the sockets
+//! that exist are counted.
+
+mod existing;
+mod offsets;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use aya::maps::{HashMap as KernelMap, Map, MapData, PerCpuArray};
+use aya::programs::links::FdLink;
+use aya::programs::{BtfTracePoint, Iter, ProgramError};
+use aya::{Btf, Ebpf, EbpfLoader};
+use bpf::objects::CONNECTIONS;
+use common::connections::{Connection, Pending, Reservation, Tuple, window};
+use common::key::Key;
+
+use crate::compile::Image;
+use crate::error::LoadError;
+use crate::hooks::attached::Attached;
+use crate::hooks::pins::{PinDirectory, remove};
+
+pub use offsets::{NO_TRACEPOINT, unsupported};
+
+/// Keys with reservations, and reserved connections: the oldest of more are forgotten.
+pub(crate) const MOST_RESERVED: u32 = 1 << 16;
+/// Keys with open connections, and these connections. More are not counted.
+pub(crate) const MOST_OPEN: u32 = 1 << 18;
+
+/// After this time, no handshake is left whose reservation is in the maps of the policy before.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// The interval at which keys without connections are removed if there are many.
+const SWEEP: Duration = Duration::from_secs(10);
+const MANY: usize = MOST_OPEN as usize / 2;
+
+const FOLDER: &str = "connections-";
+const TRACEPOINT: &str = "inet_sock_set_state";
+/// The maps that the packet path shares.
+const SHARED: [(&str, u32); 3] = [("OPEN", MOST_OPEN), ("PENDING", MOST_RESERVED), ("RESERVED", MOST_RESERVED)];
+const SOCKETS: &str = "SOCKETS";
+const UNCOUNTED: &str = "UNCOUNTED";
+/// Both programs of each change of state; see `weir_socket`.
+const PROGRAMS: [&str; 2] = ["weir_socket", "weir_socket_too"];
+
+/// The counting of the open connections of a policy.
+pub struct Connections {
+    ebpf: Ebpf,
+    folder: PathBuf,
+    /// When to look again for connections that are not counted.
+    look_at: Option<Instant>,
+    swept: Instant,
+}
+
+impl PinDirectory {
+    fn connections(&self, image: &Image) -> PathBuf {
+        self.map(&format!("{FOLDER}{:016x}", image.connections))
+    }
+
+    /// Removes the counts of all policies but that of `image`.
+    ///
+    /// # Errors
+    ///
+    /// When a pin cannot be removed.
+    pub fn forget_connections(&self, except: Option<&Image>) -> Result<(), LoadError> {
+        let kept = except.filter(|image| image.connections != 0).map(|image| self.connections(image));
+        for entry in fs::read_dir(self.path()).into_iter().flatten().filter_map(Result::ok) {
+            let folder = entry.path();
+            if !entry.file_name().to_string_lossy().starts_with(FOLDER) || kept.as_ref() == Some(&folder) {
+                continue;
+            }
+            for pin in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
+                remove(&pin.path())?;
+            }
+            // Fails if others' files are in it, which is no error.
+            let _ = fs::remove_dir(folder);
+        }
+        Ok(())
+    }
+}
+
+/// Sizes the maps of the packet path, and connects them to those of [`Connections`] if the policy counts connections.
+pub(crate) fn configure(loader: &mut EbpfLoader<'_>, image: &Image, pins: &PinDirectory) {
+    for (map, most) in SHARED {
+        let is_in_use = image.connections != 0;
+        loader.map_max_entries(map, if is_in_use { most } else { 1 });
+        if is_in_use {
+            loader.map_pin_path(map, pins.connections(image).join(map));
+        }
+    }
+}
+
+impl Connections {
+    /// Starts to count, or continues to. `None` if the policy counts no connections.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has no BTF or tracepoints with it, or rejects a program.
+    pub(crate) fn start(image: &Image, pins: &PinDirectory) -> Result<Option<Self>, LoadError> {
+        if image.connections == 0 {
+            return Ok(None);
+        }
+        let fail = |reason: String| LoadError::Connections { reason };
+        let settings = offsets::settings().map_err(fail)?;
+        let folder = pins.connections(image);
+        bpf::create_directory(&folder)?;
+        let mut loader = EbpfLoader::new();
+        loader.override_global("CONNECTION_SETTINGS", &settings, true);
+        for (map, most) in SHARED.into_iter().chain([(SOCKETS, MOST_OPEN)]) {
+            loader.map_max_entries(map, most).map_pin_path(map, folder.join(map));
+        }
+        loader.map_pin_path(UNCOUNTED, folder.join(UNCOUNTED));
+        let mut ebpf = loader.load(CONNECTIONS).map_err(LoadError::from_aya)?;
+        let btf = Btf::from_sys_fs().map_err(|error| fail(error.to_string()))?;
+        for name in PROGRAMS {
+            let pin = folder.join(format!("link-{name}"));
+            if pin.exists() {
+                continue;
+            }
+            let of = |error: ProgramError| LoadError::from_program(name, error);
+            let program: &mut BtfTracePoint =
+                ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
+            program.load(TRACEPOINT, &btf).map_err(of)?;
+            let link = program.attach().and_then(|id| program.take_link(id)).map_err(of)?;
+            FdLink::from(link)
+                .pin(&pin)
+                .map_err(|error| LoadError::Pin { path: pin.clone(), reason: error.to_string() })?;
+        }
+        let name = "weir_sockets";
+        let of = |error: ProgramError| LoadError::from_program(name, error);
+        let program: &mut Iter = ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
+        program.load("tcp", &btf).map_err(of)?;
+        Ok(Some(Self { ebpf, folder, look_at: None, swept: Instant::now() }))
+    }
+
+    /// Counts the connections that exist and are not counted yet, as if they had come in on this interface.
+    ///
+    /// # Errors
+    ///
+    /// When sockets cannot be listed, or the kernel's maps not be read or written.
+    pub(crate) fn count_existing(&mut self, image: &Image, interface: &Attached) -> Result<usize, LoadError> {
+        let fail = |error: io::Error| LoadError::Connections { reason: format!("listing sockets: {error}") };
+        let counted: HashMap<Tuple, ()> = self.open()?.into_iter().map(|open| (open.tuple, ())).collect();
+        let all = existing::to_this_host().map_err(fail)?;
+        let uncounted: Vec<(Tuple, Reservation)> = all
+            .into_iter()
+            .filter(|tuple| !counted.contains_key(tuple))
+            .filter_map(|tuple| Some((tuple, existing::reservation(image, interface, &tuple)?)))
+            .collect();
+        // The map forgets the oldest of more.
+        for some in uncounted.chunks(MOST_RESERVED as usize / 2) {
+            let mut reserved: KernelMap<_, Tuple, Reservation> = self.map("RESERVED")?;
+            for (tuple, reservation) in some {
+                reserved.insert(tuple, reservation, 0)?;
+            }
+            self.iterate()?;
+        }
+        Ok(uncounted.len())
+    }
+
+    /// Counts what exists, and once more when every handshake of now has ended.
+    pub(crate) fn begin(&mut self, image: &Image, interface: &Attached) -> Result<usize, LoadError> {
+        self.look_at = Some(Instant::now() + LOOK_AGAIN);
+        self.count_existing(image, interface)
+    }
+
+    /// The periodic work: counts what was in a handshake when counting began, and removes keys without connections.
+    pub(crate) fn follow(&mut self, image: &Image, interface: &Attached) -> Result<(), LoadError> {
+        let now = Instant::now();
+        if self.look_at.is_some_and(|at| now >= at) {
+            self.look_at = None;
+            self.count_existing(image, interface)?;
+        }
+        if now.duration_since(self.swept) >= SWEEP {
+            self.swept = now;
+            self.sweep()?;
+        }
+        Ok(())
+    }
+
+    /// Removes the keys without connections if there are many.
+    fn sweep(&self) -> Result<(), LoadError> {
+        let mut open: KernelMap<_, Key, u64> = self.map("OPEN")?;
+        let all: Vec<(Key, u64)> = open.iter().filter_map(Result::ok).collect();
+        if all.len() < MANY {
+            return Ok(());
+        }
+        for (key, _) in all.iter().filter(|(_, open)| *open == 0) {
+            // Read again, since the list is older.
+            if open.get(key, 0).is_ok_and(|now| now == 0) {
+                let _ = open.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The connections that found no room and are not counted.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn uncounted(&self) -> Result<u64, LoadError> {
+        let map = Map::PerCpuArray(MapData::from_pin(self.folder.join(UNCOUNTED))?);
+        let map = PerCpuArray::<_, u64>::try_from(map)?;
+        Ok(map.get(&0, 0)?.iter().sum())
+    }
+
+    /// Runs the iterator once.
+    fn iterate(&mut self) -> Result<(), LoadError> {
+        let name = "weir_sockets";
+        let of = |error: ProgramError| LoadError::from_program(name, error);
+        let program: &mut Iter = self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
+        let mut file = program
+            .attach()
+            .and_then(|id| program.take_link(id))
+            .map_err(of)?
+            .into_file()
+            .map_err(|error| LoadError::Connections { reason: error.to_string() })?;
+        let read = file.read_to_end(&mut Vec::new());
+        read.map_err(|error| LoadError::Connections { reason: format!("reading the sockets: {error}") })?;
+        Ok(())
+    }
+
+    fn map<K: aya::Pod, V: aya::Pod>(&self, name: &str) -> Result<KernelMap<MapData, K, V>, LoadError> {
+        let map = MapData::from_pin(self.folder.join(name))?;
+        let map = if name == "OPEN" || name == SOCKETS { Map::HashMap(map) } else { Map::LruHashMap(map) };
+        Ok(KernelMap::try_from(map)?)
+    }
+
+    /// The open connections.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn open(&self) -> Result<Vec<Connection>, LoadError> {
+        let sockets: KernelMap<_, u64, Connection> = self.map(SOCKETS)?;
+        Ok(sockets.iter().filter_map(|entry| Some(entry.ok()?.1)).collect())
+    }
+
+    /// (open connections, reservations) of a key.
+    ///
+    /// # Errors
+    ///
+    /// When a map cannot be read.
+    pub fn of_key(&self, key: &Key, nanoseconds: u64) -> Result<(u64, u64), LoadError> {
+        let (open, pending): (KernelMap<_, Key, u64>, KernelMap<_, Key, u64>) =
+            (self.map("OPEN")?, self.map("PENDING")?);
+        let pending = pending.get(key, 0).map_or(0, |word| Pending(word).at(window(nanoseconds)).count());
+        Ok((open.get(key, 0).unwrap_or(0), pending))
+    }
+
+    /// The keys with open connections, and their number.
+    ///
+    /// # Errors
+    ///
+    /// When the map cannot be read.
+    pub fn keys(&self) -> Result<Vec<(Key, u64)>, LoadError> {
+        let open: KernelMap<_, Key, u64> = self.map("OPEN")?;
+        Ok(open.iter().filter_map(Result::ok).filter(|(_, open)| *open != 0).collect())
+    }
+}

@@ -1,0 +1,71 @@
+//! What the programs have to know about the running kernel.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use bpf::btf::Btf;
+use common::connections::ConnectionSettings;
+
+/// A kernel without BTF tracepoints.
+pub const NO_TRACEPOINT: &str =
+    "the kernel has no BTF for the tracepoint inet_sock_set_state (CONFIG_DEBUG_INFO_BTF, Linux 5.10 or later)";
+
+/// The types on which the programs depend.
+const TYPES: [&[u8]; 2] = [b"btf_trace_inet_sock_set_state\0", b"bpf_iter_tcp\0"];
+
+/// Why limits with `concurrent` are not possible on a kernel, whose `sys` this is.
+#[must_use]
+pub fn unsupported(sys: &Path) -> Option<String> {
+    let Ok(types) = fs::read(sys.join("kernel/btf/vmlinux")) else { return Some(NO_TRACEPOINT.to_owned()) };
+    let has = |name: &&[u8]| types.windows(name.len()).any(|part| part == *name);
+    if !TYPES.iter().all(|name| has(name)) {
+        return Some(NO_TRACEPOINT.to_owned());
+    }
+    offsets_at(sys).err()
+}
+
+/// The settings for the running kernel and the agent's network namespace.
+pub(super) fn settings() -> Result<ConnectionSettings, String> {
+    let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(|error| error.to_string())?.ino();
+    let offsets = offsets_at(Path::new("/sys"))?;
+    Ok(ConnectionSettings { namespace: namespace as u32, ..offsets })
+}
+
+fn offsets_at(sys: &Path) -> Result<ConnectionSettings, String> {
+    let btf = Btf::of_kernel(sys).map_err(|_| NO_TRACEPOINT.to_owned())?;
+    let offset = |structure: &str, field: &str| {
+        let offset = btf.offset(structure, field);
+        offset.ok_or_else(|| format!("the kernel's struct {structure} has no field {field}"))
+    };
+    let socket = |field: &str| offset("sock_common", field);
+    Ok(ConnectionSettings {
+        namespace: 0,
+        family: socket("skc_family")?,
+        remote_ipv4: socket("skc_daddr")?,
+        local_ipv4: socket("skc_rcv_saddr")?,
+        remote_ipv6: socket("skc_v6_daddr")?,
+        local_ipv6: socket("skc_v6_rcv_saddr")?,
+        remote_port: socket("skc_dport")?,
+        local_port: socket("skc_num")?,
+        state: socket("skc_state")?,
+        net: socket("skc_net")?,
+        namespace_number: offset("net", "ns")? + offset("ns_common", "inum")?,
+        unused: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_btf_tracepoints_is_named() {
+        let sys = tempfile::tempdir().unwrap();
+        assert_eq!(unsupported(sys.path()).as_deref(), Some(NO_TRACEPOINT));
+        // A kernel with BTF, but without the tracepoint.
+        fs::create_dir_all(sys.path().join("kernel/btf")).unwrap();
+        fs::write(sys.path().join("kernel/btf/vmlinux"), b"\x9f\xeb\x01\0bpf_iter_tcp\0").unwrap();
+        assert_eq!(unsupported(sys.path()).as_deref(), Some(NO_TRACEPOINT));
+    }
+}

@@ -1,0 +1,280 @@
+//! Weir's kernel programs for open connections: each socket's state, and the sockets that exist already. A separate
+//! object, since its maps outlive every policy with the same limits. All decisions are in `common`.
+#![no_std]
+#![no_main]
+#![feature(core_intrinsics)]
+#![expect(missing_docs, reason = "the entry points that aya's macros generate have none")]
+#![expect(internal_features, reason = "the BPF target has no stable compare-and-swap; see atomics.rs")]
+
+#[path = "../atomics.rs"]
+#[expect(dead_code, reason = "connections need only some of the operations that limits on packets do")]
+mod atomics;
+
+use core::ffi::c_void;
+
+use aya_ebpf::Global;
+use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use aya_ebpf::btf_maps::{HashMap, LruHashMap, PerCpuArray};
+use aya_ebpf::helpers::bpf_probe_read_kernel;
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use aya_ebpf::macros::{btf_map, btf_tracepoint};
+use aya_ebpf::programs::BtfTracePointContext;
+use common::connections::{Connection, ConnectionSettings, MOST_KEYS, Reservation, Tuple, is_in_effect, release_one, window};
+use common::key::Key;
+use common::packet::Address;
+use common::table::Counted;
+use common::throttle::Cell;
+
+/// The constants of these programs; the agent writes them before they are verified.
+#[unsafe(no_mangle)]
+pub static CONNECTION_SETTINGS: Global<ConnectionSettings> = Global::new(ConnectionSettings::NONE);
+
+/// Reads a field of the settings: a constant for the verifier.
+macro_rules! setting {
+    ($field:ident) => {{
+        let settings = (&raw const CONNECTION_SETTINGS).cast::<ConnectionSettings>();
+        // SAFETY: a field of an initialised static; the read is volatile since its value is that of load time.
+        unsafe { (&raw const (*settings).$field).read_volatile() }
+    }};
+}
+
+const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
+
+/// The open connections of each key.
+#[btf_map]
+pub static OPEN: HashMap<Key, u64, 1, ON_DEMAND> = HashMap::new();
+
+/// The reservations of each key.
+#[btf_map]
+pub static PENDING: LruHashMap<Key, u64, 1> = LruHashMap::new();
+
+/// The keys of each reserved connection.
+#[btf_map]
+pub static RESERVED: LruHashMap<Tuple, Reservation, 1> = LruHashMap::new();
+
+/// The open connections, by the address of their socket.
+#[btf_map]
+pub static SOCKETS: HashMap<u64, Connection, 1, ON_DEMAND> = HashMap::new();
+
+/// Connections that found no room.
+#[btf_map]
+pub static UNCOUNTED: PerCpuArray<u64, 1> = PerCpuArray::new();
+
+const ESTABLISHED: u32 = 1;
+const TIME_WAIT: u32 = 6;
+const CLOSE: u32 = 7;
+const LISTEN: u32 = 10;
+const NEW_SYN_RECEIVED: u32 = 12;
+const IPV4: u16 = 2;
+const IPV6: u16 = 10;
+
+/// A socket's change of state. The kernel skips a tracing program that interrupts itself on the same CPU: a softirq
+/// that interrupts the one of [`weir_socket`] finds that of [`weir_socket_too`] idle, or the reverse. Whatever one has
+/// done, the other finds done.
+#[btf_tracepoint(function = "inet_sock_set_state")]
+pub fn weir_socket(context: BtfTracePointContext) -> i32 {
+    change(&context)
+}
+
+/// See [`weir_socket`].
+#[btf_tracepoint(function = "inet_sock_set_state")]
+pub fn weir_socket_too(context: BtfTracePointContext) -> i32 {
+    change(&context)
+}
+
+#[inline(always)]
+fn change(context: &BtfTracePointContext) -> i32 {
+    let (socket, state): (*const c_void, u32) = (context.arg(0), context.arg(2));
+    match state {
+        ESTABLISHED => open(socket),
+        CLOSE => close(socket as u64),
+        _ => {}
+    }
+    0
+}
+
+/// `struct bpf_iter__tcp`.
+#[repr(C)]
+pub struct TcpIteration {
+    _meta: *const c_void,
+    socket: *const c_void,
+}
+
+/// Each socket of a namespace, while the kernel holds its lock.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/tcp")]
+pub extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
+    // SAFETY: the kernel passes a valid context.
+    let socket = unsafe { (*context).socket };
+    if socket.is_null() {
+        return 0;
+    }
+    let Some(state) = read::<u8>(socket, setting!(state)) else { return 0 };
+    match u32::from(state) {
+        CLOSE | TIME_WAIT | LISTEN | NEW_SYN_RECEIVED => {}
+        _ => open(socket),
+    }
+    0
+}
+
+/// Counts a connection that has a reservation.
+#[inline(always)]
+fn open(socket: *const c_void) {
+    let Some(tuple) = tuple(socket) else { return };
+    let Some(reserved) = RESERVED.get_ptr_mut(&tuple) else { return };
+    let address = socket as u64;
+    let mut connection = Connection { tuple, ..Connection::default() };
+    // SAFETY: the value is written once, before it is in the map.
+    connection.reservation = unsafe { *reserved };
+    // SAFETY: a helper without arguments.
+    connection.since = unsafe { bpf_ktime_get_ns() };
+    if SOCKETS.insert(&address, &connection, BPF_NOEXIST.into()).is_err() {
+        if SOCKETS.get_ptr_mut(&address).is_none() {
+            lost();
+        }
+        return;
+    }
+    let Some(opened) = SOCKETS.get_ptr_mut(&address) else { return };
+    let _ = RESERVED.remove(&tuple);
+    for nth in 0..MOST_KEYS {
+        if nth as u32 >= connection.reservation.count {
+            break;
+        }
+        let key = &connection.reservation.keys[nth];
+        if count(key, 1) {
+            // SAFETY: a map's value; only the socket's own changes write it, and they hold its lock.
+            unsafe { (*opened).counted |= 1 << nth };
+        } else {
+            lost();
+        }
+        // Counted as open first, so that both together are never too few.
+        if is_in_effect(connection.reservation.window, window(connection.since))
+            && let Some(pending) = PENDING.get_ptr_mut(key)
+        {
+            release_one(Word(pending), connection.reservation.window);
+        }
+    }
+}
+
+/// Counts down for a connection that was counted.
+#[inline(always)]
+fn close(address: u64) {
+    let Some(opened) = SOCKETS.get_ptr_mut(&address) else { return };
+    // SAFETY: as in `open`. A copy, since the value is gone after its removal.
+    let connection = unsafe { *opened };
+    if SOCKETS.remove(&address).is_err() {
+        return;
+    }
+    for nth in 0..MOST_KEYS {
+        if nth as u32 >= connection.reservation.count {
+            break;
+        }
+        if connection.counted & 1 << nth != 0 {
+            count(&connection.reservation.keys[nth], u64::MAX);
+        }
+    }
+}
+
+/// Adds to the open connections of a key; `false` if it finds no room.
+#[inline(always)]
+fn count(key: &Key, value: u64) -> bool {
+    let open = OPEN.get_ptr_mut(key).or_else(|| {
+        // Another CPU may have been first, and its value is kept.
+        let _ = OPEN.insert(key, 0, BPF_NOEXIST.into());
+        OPEN.get_ptr_mut(key)
+    });
+    let Some(open) = open else { return false };
+    // SAFETY: a word of a map's value.
+    unsafe { atomics::add(open, value) };
+    true
+}
+
+#[inline(always)]
+fn lost() {
+    if let Some(uncounted) = UNCOUNTED.get_ptr_mut(0) {
+        // SAFETY: this CPU's own value.
+        unsafe { *uncounted += 1 };
+    }
+}
+
+/// The addresses and ports of a socket of TCP in the agent's namespace.
+#[inline(always)]
+fn tuple(socket: *const c_void) -> Option<Tuple> {
+    let net: u64 = read(socket, setting!(net))?;
+    let number: u32 = read(net as *const c_void, setting!(namespace_number))?;
+    if number != setting!(namespace) {
+        return None;
+    }
+    let remote_port: u16 = read(socket, setting!(remote_port))?;
+    let local_port: u16 = read(socket, setting!(local_port))?;
+    let (remote, local) = match read::<u16>(socket, setting!(family))? {
+        IPV4 => (
+            Address::from_ipv4_memory(read(socket, setting!(remote_ipv4))?),
+            Address::from_ipv4_memory(read(socket, setting!(local_ipv4))?),
+        ),
+        IPV6 => (
+            ipv6(read(socket, setting!(remote_ipv6))?),
+            ipv6(read(socket, setting!(local_ipv6))?),
+        ),
+        _ => return None,
+    };
+    Some(Tuple {
+        remote: [remote.hi, remote.lo],
+        local: [local.hi, local.lo],
+        remote_port: u32::from(u16::from_be(remote_port)),
+        local_port: u32::from(local_port),
+    })
+}
+
+#[inline(always)]
+fn ipv6([hi, lo]: [u64; 2]) -> Address {
+    Address { hi, lo }
+}
+
+/// A field of a structure of the kernel.
+#[inline(always)]
+fn read<T>(structure: *const c_void, offset: u32) -> Option<T> {
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(structure.cast::<u8>().add(offset as usize).cast::<T>()) }.ok()
+}
+
+/// A word of a map.
+#[derive(Clone, Copy)]
+struct Word(*mut u64);
+
+impl Cell for Word {
+    #[inline(always)]
+    fn load(self) -> u64 {
+        // SAFETY: a map's value; volatile since other CPUs write it.
+        unsafe { self.0.read_volatile() }
+    }
+
+    #[inline(always)]
+    fn compare_exchange(self, current: u64, new: u64) -> u64 {
+        // SAFETY: a map's value.
+        unsafe { atomics::compare_exchange(self.0, current, new) }
+    }
+
+    #[inline(always)]
+    fn store(self, value: u64) {
+        // SAFETY: a map's value.
+        unsafe { self.0.write_volatile(value) };
+    }
+
+    #[inline(always)]
+    fn count(self, _byte: u32, _packets: u32, _instant: u8) -> Counted {
+        // A word of reservations has no tallies.
+        Counted { carried: 0, rest: 0, is_due: false }
+    }
+}
+
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+/// The kernel restricts GPL-only helpers to programs with a compatible licence.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

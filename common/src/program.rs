@@ -310,16 +310,17 @@ impl Case {
 
     /// As [`Case::decide`], for rules that follow those of a connection. All of them pass the packet, or none counts it.
     #[inline(always)]
-    fn decide_with_connection<'c>(&self, program: &impl Program, found: Found, subject: &'c Subject) -> PacketVerdict<'c> {
+    fn decide_with_connection<'c>(
+        &self,
+        program: &impl Program,
+        found: Found,
+        subject: &'c Subject,
+    ) -> PacketVerdict<'c> {
         let span = found.span();
         if found.0 & Found::REFUSED != 0 {
             return PacketVerdict::Refused(span.first, subject);
         }
-        let decided = if span.count == 0 {
-            Verdict::Pass(Passage::FREE)
-        } else {
-            evaluate(program, span, subject)
-        };
+        let decided = if span.count == 0 { Verdict::Pass(Passage::FREE) } else { evaluate(program, span, subject) };
         if found.0 & Found::OPENS != 0 {
             program.conclude_connection(matches!(decided, Verdict::Pass(_)));
         }

@@ -19,7 +19,8 @@ use super::print::Print;
 use super::table::{self, number};
 use crate::cli::arguments::{Options, TopOrder};
 use crate::stats::{
-    BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, OpenConnection, Precision, SourceRequests, SourceStatus, Status, TopRow,
+    BanStatus, InterfaceStatus, LimitDefinition, LimitStatus, OpenConnection, Precision, SourceRequests, SourceStatus,
+    Status, TopRow,
 };
 
 /// A ban as text.
@@ -409,9 +410,8 @@ fn class(status: &SourceStatus) -> String {
 /// The connections that a person can look through, and the number of the others.
 fn connections(open: &[OpenConnection]) -> Option<String> {
     const SHOWN: usize = 20;
-    let row = |open: &OpenConnection| {
-        [open.port.to_string(), open.local_port.to_string(), table::seconds(open.open_seconds)]
-    };
+    let row =
+        |open: &OpenConnection| [open.port.to_string(), open.local_port.to_string(), table::seconds(open.open_seconds)];
     let rendered = table::render(["FROM PORT", "TO PORT", "OPEN FOR"], 0, open.iter().take(SHOWN).map(row));
     let more = open.len().saturating_sub(SHOWN);
     match open.len() {

@@ -70,8 +70,7 @@ impl Tap {
     /// Call it inside the client's namespace.
     fn new() -> Self {
         use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt};
-        let socket =
-            socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll).unwrap();
+        let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll).unwrap();
         setsockopt(&socket, sockopt::ReceiveTimeout, &nix::sys::time::TimeVal::new(1, 0)).unwrap();
         setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).unwrap();
         Self(socket)
@@ -147,10 +146,10 @@ fn a_connection_that_ends_makes_room_for_another() {
     assert!(connect(&network, Duration::from_secs(5)).is_ok());
 }
 
-/// Opens a connection and ends it in one of several ways.
-fn open_and_end(nth: usize) {
+/// Opens a connection and ends it in one of several ways; `false` if it could not be opened.
+fn open_and_end(nth: usize) -> bool {
     let Ok(mut stream) = TcpStream::connect_timeout(&SocketAddr::from((SERVER, PORT)), Duration::from_secs(5)) else {
-        return;
+        return false;
     };
     match nth % 4 {
         // The client ends it, then the server; or the reverse.
@@ -172,6 +171,7 @@ fn open_and_end(nth: usize) {
         }
         _ => drop(stream.write_all(b"unread")),
     }
+    true
 }
 
 fn no_count_drifts_while_connections_end_in_every_way_and_the_agent_is_killed() {
@@ -212,7 +212,10 @@ fn no_count_drifts_while_connections_end_in_every_way_and_the_agent_is_killed() 
                 scope.spawn(move || {
                     network.in_client(|| {
                         for nth in 0..total / 4 {
-                            open_and_end(nth + client);
+                            while !open_and_end(nth + client) {
+                                // No port is free for a moment.
+                                std::thread::sleep(Duration::from_millis(1));
+                            }
                             ended.fetch_add(1, Ordering::SeqCst);
                         }
                     });
@@ -236,6 +239,7 @@ fn no_count_drifts_while_connections_end_in_every_way_and_the_agent_is_killed() 
         let own = server.join().unwrap();
         let agent = agent.as_ref().unwrap();
         drop(last);
+        assert_eq!(accepted.load(Ordering::SeqCst), total + 8);
         agent.wait_for("the count of what is open", |_| shown(agent, "10.77.0.2")["open"] == 7);
         assert_eq!(agent.json(&["show", "10.77.0.2"])["connections"].as_array().unwrap().len(), 7);
         drop((own, kept));
@@ -269,7 +273,8 @@ fn slow_clients_keep_nobody_else_out() {
     let network = Network::new();
     let listener = listen(&network);
     let agent = network.start("", &limit(PER_SOURCE as u32, ""));
-    let sources: Vec<[u8; 4]> = (0..500u16).map(|nth| [10, 77, 100 + (nth / 250) as u8, (nth % 250) as u8 + 1]).collect();
+    let sources: Vec<[u8; 4]> =
+        (0..500u16).map(|nth| [10, 77, 100 + (nth / 250) as u8, (nth % 250) as u8 + 1]).collect();
     network.add_client_addresses(&sources);
     // Each slow source opens three times as many, and then sends nothing.
     let slow: Vec<Begun> = network.in_client(|| {

@@ -22,7 +22,11 @@ pub fn read(table: &mut Table<'_, '_>, direction: Direction, unit: Unit, action:
     }
     if direction == Direction::Egress {
         let message = "concurrent is not supported on egress: it counts connections to this host";
-        table.problems.error(span.clone(), message, "leave out direction, or limit outgoing connections in a [[group]]");
+        table.problems.error(
+            span.clone(),
+            message,
+            "leave out direction, or limit outgoing connections in a [[group]]",
+        );
     }
     for key in OF_RATES {
         if table.value(key).is_some() {

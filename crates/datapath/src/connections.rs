@@ -25,13 +25,9 @@ use crate::compile::Image;
 use crate::error::LoadError;
 use crate::hooks::attached::Attached;
 use crate::hooks::pins::{PinDirectory, remove};
+use crate::maps::size::{MOST_OPEN, MOST_RESERVED};
 
 pub use offsets::{NO_TRACEPOINT, unsupported};
-
-/// Keys with reservations, and reserved connections: the oldest of more are forgotten.
-pub(crate) const MOST_RESERVED: u32 = 1 << 16;
-/// Keys with open connections, and these connections. More are not counted.
-pub(crate) const MOST_OPEN: u32 = 1 << 18;
 
 /// After this time, no handshake is left whose reservation is in the maps of the policy before.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);

@@ -169,7 +169,8 @@ impl Network {
     pub fn add_client_addresses(&self, addresses: &[[u8; 4]]) {
         let of = |[a, b, c, d]: &[u8; 4]| format!("{a}.{b}.{c}.{d}");
         let added = |address| format!("addr add {}/32 dev client0\n", of(address));
-        let known = |address| format!("neigh replace {} lladdr {} dev {INTERFACE} nud permanent\n", of(address), MACS[1]);
+        let known =
+            |address| format!("neigh replace {} lladdr {} dev {INTERFACE} nud permanent\n", of(address), MACS[1]);
         batch(Some(&self.client), &addresses.iter().map(added).collect::<String>());
         batch(Some(&self.server), &addresses.iter().map(known).collect::<String>());
     }

@@ -19,7 +19,7 @@ use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use aya_ebpf::macros::{btf_map, btf_tracepoint};
 use aya_ebpf::programs::BtfTracePointContext;
-use common::connections::{Connection, ConnectionSettings, MOST_KEYS, Reservation, Tuple, is_in_effect, release_one, window};
+use common::connections::{Connection, ConnectionSettings, Reservation, Tuple, is_in_effect, release_one, window};
 use common::key::Key;
 use common::packet::Address;
 use common::table::Counted;
@@ -87,7 +87,7 @@ fn change(context: &BtfTracePointContext) -> i32 {
     let (socket, state): (*const c_void, u32) = (context.arg(0), context.arg(2));
     match state {
         ESTABLISHED => open(socket),
-        CLOSE => close(socket as u64),
+        CLOSE => close(&(socket as u64)),
         _ => {}
     }
     0
@@ -101,10 +101,14 @@ pub struct TcpIteration {
 }
 
 /// Each socket of a namespace, while the kernel holds its lock.
+///
+/// # Safety
+///
+/// The kernel passes a valid context.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/tcp")]
-pub extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
-    // SAFETY: the kernel passes a valid context.
+pub unsafe extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
+    // SAFETY: as the caller promises.
     let socket = unsafe { (*context).socket };
     if socket.is_null() {
         return 0;
@@ -120,27 +124,31 @@ pub extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
 /// Counts a connection that has a reservation.
 #[inline(always)]
 fn open(socket: *const c_void) {
-    let Some(tuple) = tuple(socket) else { return };
-    let Some(reserved) = RESERVED.get_ptr_mut(&tuple) else { return };
-    let address = socket as u64;
-    let mut connection = Connection { tuple, ..Connection::default() };
-    // SAFETY: the value is written once, before it is in the map.
-    connection.reservation = unsafe { *reserved };
-    // SAFETY: a helper without arguments.
-    connection.since = unsafe { bpf_ktime_get_ns() };
-    if SOCKETS.insert(&address, &connection, BPF_NOEXIST.into()).is_err() {
-        if SOCKETS.get_ptr_mut(&address).is_none() {
+    let Some(tuple) = &tuple(socket) else { return };
+    let Some(reserved) = RESERVED.get_ptr_mut(tuple) else { return };
+    let address = &(socket as u64);
+    let connection = &Connection {
+        // SAFETY: the value is written once, before it is in the map.
+        reservation: unsafe { *reserved },
+        tuple: *tuple,
+        // SAFETY: a helper without arguments.
+        since: unsafe { bpf_ktime_get_ns() },
+        counted: 0,
+        unused: 0,
+    };
+    if SOCKETS.insert(address, connection, BPF_NOEXIST.into()).is_err() {
+        if SOCKETS.get_ptr_mut(address).is_none() {
             lost();
         }
         return;
     }
-    let Some(opened) = SOCKETS.get_ptr_mut(&address) else { return };
-    let _ = RESERVED.remove(&tuple);
-    for nth in 0..MOST_KEYS {
-        if nth as u32 >= connection.reservation.count {
+    let Some(opened) = SOCKETS.get_ptr_mut(address) else { return };
+    let _ = RESERVED.remove(tuple);
+    let Reservation { keys, count: of, window: made } = &connection.reservation;
+    for (nth, key) in keys.iter().enumerate() {
+        if nth as u32 >= *of {
             break;
         }
-        let key = &connection.reservation.keys[nth];
         if count(key, 1) {
             // SAFETY: a map's value; only the socket's own changes write it, and they hold its lock.
             unsafe { (*opened).counted |= 1 << nth };
@@ -148,29 +156,29 @@ fn open(socket: *const c_void) {
             lost();
         }
         // Counted as open first, so that both together are never too few.
-        if is_in_effect(connection.reservation.window, window(connection.since))
+        if is_in_effect(*made, window(connection.since))
             && let Some(pending) = PENDING.get_ptr_mut(key)
         {
-            release_one(Word(pending), connection.reservation.window);
+            release_one(Word(pending), *made);
         }
     }
 }
 
 /// Counts down for a connection that was counted.
 #[inline(always)]
-fn close(address: u64) {
-    let Some(opened) = SOCKETS.get_ptr_mut(&address) else { return };
+fn close(address: &u64) {
+    let Some(opened) = SOCKETS.get_ptr_mut(address) else { return };
     // SAFETY: as in `open`. A copy, since the value is gone after its removal.
-    let connection = unsafe { *opened };
-    if SOCKETS.remove(&address).is_err() {
+    let Connection { reservation, counted, .. } = &unsafe { *opened };
+    if SOCKETS.remove(address).is_err() {
         return;
     }
-    for nth in 0..MOST_KEYS {
-        if nth as u32 >= connection.reservation.count {
+    for (nth, key) in reservation.keys.iter().enumerate() {
+        if nth as u32 >= reservation.count {
             break;
         }
-        if connection.counted & 1 << nth != 0 {
-            count(&connection.reservation.keys[nth], u64::MAX);
+        if counted & 1 << nth != 0 {
+            count(key, u64::MAX);
         }
     }
 }
@@ -212,10 +220,7 @@ fn tuple(socket: *const c_void) -> Option<Tuple> {
             Address::from_ipv4_memory(read(socket, setting!(remote_ipv4))?),
             Address::from_ipv4_memory(read(socket, setting!(local_ipv4))?),
         ),
-        IPV6 => (
-            ipv6(read(socket, setting!(remote_ipv6))?),
-            ipv6(read(socket, setting!(local_ipv6))?),
-        ),
+        IPV6 => (ipv6(read(socket, setting!(remote_ipv6))?), ipv6(read(socket, setting!(local_ipv6))?)),
         _ => return None,
     };
     Some(Tuple {

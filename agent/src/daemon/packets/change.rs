@@ -159,9 +159,12 @@ impl Change {
             }
             carrying.finish();
         }
-        notes.extend(self.ingress.count_connections().err().map(|error| {
-            format!("connections from before this change are not counted: {error}")
-        }));
+        notes.extend(
+            self.ingress
+                .count_connections()
+                .err()
+                .map(|error| format!("connections from before this change are not counted: {error}")),
+        );
         notes.extend(pins.settle().err().map(|error| {
             format!("the change is in effect; what is left of the policy before it was not removed: {error}; the next reload or start tries again")
         }));

@@ -14,7 +14,7 @@ use datapath::{Datapath, LoadError};
 
 use super::{Reader, allowance, ban_status, seconds_since};
 use crate::stats::samples::{LimitCounts, Samples};
-use crate::stats::{BanStatus, OpenConnection, LastRefused, SourceLimit, SourceStatus};
+use crate::stats::{BanStatus, LastRefused, OpenConnection, SourceLimit, SourceStatus};
 
 impl Reader<'_> {
     /// The status of one address.

@@ -59,7 +59,10 @@ pub fn assign(limits: &[(LimitAt, &Limit)]) -> Result<Groups, CompileError> {
             return Err(CompileError::TooWide { limit: limit.name.clone(), words: needed });
         }
         let prefixes = if limit.key.has_prefix() { (limit.ipv4_prefix, limit.ipv6_prefix) } else { (0, 0) };
-        by_key.entry((limit.direction, limit.key, prefixes.0, prefixes.1, limit.concurrent.map(|_| nth))).or_default().push(nth);
+        by_key
+            .entry((limit.direction, limit.key, prefixes.0, prefixes.1, limit.concurrent.map(|_| nth)))
+            .or_default()
+            .push(nth);
     }
     let empty = Place { group: 0, moves: Moves::Anywhere, is_slow: false, positions: Vec::new(), rings: Vec::new() };
     let mut groups = Groups { places: vec![empty; limits.len()], ..Groups::default() };

@@ -206,7 +206,9 @@ impl<'a> Rows<'a> {
         // Open connections come first: the kernel program reserves one before it evaluates the rest.
         let is_other = |nth: &usize| self.limits[*nth].1.concurrent.is_none();
         let of_connections = applying.iter().filter(|nth| !is_other(nth)).count() as u32;
-        ordered.sort_by_cached_key(|nth| (is_other(nth), width(nth), self.groups.places[*nth].group, cannot_refuse(nth), *nth));
+        ordered.sort_by_cached_key(|nth| {
+            (is_other(nth), width(nth), self.groups.places[*nth].group, cannot_refuse(nth), *nth)
+        });
         let first = self.rows.len() as u32;
         let mut states = 0u8;
         for (position, nth) in ordered.iter().enumerate() {

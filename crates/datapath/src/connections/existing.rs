@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernel_are_read_in_both_versions_of_ip() {
-        let line = "   1: 0100007F:1F90 0A02000A:C350 01 00000000:00000000 00:00000000 00000000 0 0 1 1 0 20 4 30 10 -1";
+        let line =
+            "   1: 0100007F:1F90 0A02000A:C350 01 00000000:00000000 00:00000000 00000000 0 0 1 1 0 20 4 30 10 -1";
         let (tuple, state) = socket(line).unwrap();
         let words = |address: Address| [address.hi, address.lo];
         assert_eq!((state, tuple.local_port, tuple.remote_port), (1, 8080, 50_000));

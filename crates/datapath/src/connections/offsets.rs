@@ -18,8 +18,8 @@ const TYPES: [&[u8]; 2] = [b"btf_trace_inet_sock_set_state\0", b"bpf_iter_tcp\0"
 #[must_use]
 pub fn unsupported(sys: &Path) -> Option<String> {
     let Ok(types) = fs::read(sys.join("kernel/btf/vmlinux")) else { return Some(NO_TRACEPOINT.to_owned()) };
-    let has = |name: &&[u8]| types.windows(name.len()).any(|part| part == *name);
-    if !TYPES.iter().all(|name| has(name)) {
+    let is_there = |name: &&[u8]| types.windows(name.len()).any(|part| part == *name);
+    if !TYPES.iter().all(is_there) {
         return Some(NO_TRACEPOINT.to_owned());
     }
     offsets_at(sys).err()

@@ -9,6 +9,11 @@ use crate::compile::Image;
 /// The most keys with sampled statistics.
 pub(crate) const SAMPLES: u32 = 16_384;
 
+/// Keys with reservations, and reserved connections: the oldest of more are forgotten.
+pub const MOST_RESERVED: u32 = 1 << 16;
+/// Keys with open connections, and these connections. More are not counted.
+pub const MOST_OPEN: u32 = 1 << 18;
+
 /// The most prefixes that can be banned.
 pub const MOST_BANS: u32 = 1 << 20;
 

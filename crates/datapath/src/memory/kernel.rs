@@ -16,8 +16,7 @@ use common::table::ELEMENT_WORDS;
 use common::throttle::PacketState;
 
 use crate::compile::Image;
-use crate::connections::{MOST_OPEN, MOST_RESERVED};
-use crate::maps::size::{self, RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces, recorded};
+use crate::maps::size::{self, MOST_OPEN, MOST_RESERVED, RING_BYTES, SAMPLES, TEXT_CHUNK, interfaces, recorded};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

@@ -21,6 +21,7 @@ pub const ON_KERNELS: &[Test] = tests![
 ];
 pub const ON_ANY_KERNEL: &[Test] = tests![
     connections_are_charged_when_their_address_is_proven,
+    open_connections_are_reserved_when_their_address_is_proven,
     forged_acks_are_refused_while_cookies_are_in_use,
     without_overflow_syns_pass_and_are_charged,
     a_flood_sets_cookies_for_every_connection_and_a_killed_agents_are_restored,
@@ -219,6 +220,30 @@ fn connections_are_charged_when_their_address_is_proven() {
     let (passed, throttled) = agent.counts("web");
     assert!(passed == 6 && throttled >= 1, "{passed}, {throttled}");
     assert_eq!(proofs(&agent, "acks_refused"), 0);
+}
+
+/// SYNs in a client's name reserve none of its open connections.
+fn open_connections_are_reserved_when_their_address_is_proven() {
+    let network = network("2", "native");
+    let agent = network.start("attach = \"native\"", &format!("{LIMIT}concurrent = 5\n"));
+    let listener = network.in_server(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap());
+    listener.set_nonblocking(true).unwrap();
+    burst(&network, &[tcp([10, 77, 0, 2], SYN)], 1_000);
+    assert_eq!((agent.counts("web"), proofs(&agent, "syns_answered")), ((0, 0), 1_000));
+    let open = || network.in_client(|| TcpStream::connect(("10.77.0.1", PORT)).unwrap());
+    let accept = || -> Vec<TcpStream> { std::iter::from_fn(|| Some(listener.accept().ok()?.0)).collect() };
+    // All of them receive a cookie, and the ACKs above the limit are refused.
+    let mut clients: Vec<TcpStream> = (0..8).map(|_| open()).collect();
+    agent.wait_for("every ACK", |_| agent.counts("web") == (5, 3));
+    let mut served = accept();
+    assert_eq!((served.len(), proofs(&agent, "acks_accepted"), proofs(&agent, "acks_refused")), (5, 8, 0));
+    // One ends: reset by the server, so that nothing of it remains.
+    let port = served.pop().unwrap().peer_addr().unwrap().port();
+    clients.retain(|client| client.local_addr().unwrap().port() != port);
+    agent.wait_for("room", |_| agent.json(&["show", "10.77.0.2"])["limits"][0]["open"] == 4);
+    clients.push(open());
+    agent.wait_for("another ACK", |_| agent.counts("web") == (6, 3));
+    assert_eq!(accept().len(), 1);
 }
 
 fn forged_acks_are_refused_while_cookies_are_in_use() {

@@ -222,7 +222,14 @@ impl InEffect {
 
     pub(super) fn notes(&self) -> Vec<String> {
         let queueing = self.egress.iter().flat_map(Datapath::queueing_notes);
-        self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing).chain(self.suspension_note()).collect()
+        let notes = self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing);
+        notes.chain(self.suspension_note()).chain(self.uncounted_note()).collect()
+    }
+
+    /// A note about connections that found no room in the kernel's map.
+    fn uncounted_note(&self) -> Option<String> {
+        let uncounted = self.ingress.connections()?.uncounted().ok().filter(|uncounted| *uncounted > 0)?;
+        Some(format!("{uncounted} connections were not counted: the kernel's map of open connections was full"))
     }
 
     pub(super) fn datapaths(&self) -> impl Iterator<Item = &Datapath> {

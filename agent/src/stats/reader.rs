@@ -211,6 +211,15 @@ impl Reader<'_> {
                 }
             }
         }
+        // Keys with open connections are not in the table.
+        if let Some(connections) = self.ingress.connections() {
+            for (key, _) in connections.keys()? {
+                let group = self.groups().get(key.group as usize);
+                for (at, _) in group.into_iter().flat_map(|group| &group.states) {
+                    *keys.entry(*at).or_default() += 1;
+                }
+            }
+        }
         Ok(keys)
     }
 

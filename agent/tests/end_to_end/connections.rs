@@ -342,6 +342,7 @@ fn connections_from_before_the_limit_count_and_a_reload_keeps_them() {
     network.config("", &limit(5, "ipv4_prefix = 24"));
     network.told(&["reload"]);
     agent.wait_for("the count of the prefix", |_| shown(&agent, "10.77.0.9")["open"] == 5);
+    assert_eq!(agent.limit("open")["keys"], 1);
     let connections = agent.json(&["show", "10.77.0.2"])["connections"].clone();
     assert_eq!(connections.as_array().unwrap().len(), 5, "{connections}");
     assert!(connections.as_array().unwrap().iter().all(|open| open["local_port"] == PORT));

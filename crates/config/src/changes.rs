@@ -108,9 +108,9 @@ fn statements(config: &Config, other: &Config) -> Vec<Statement> {
     }));
     let lists = not_in(&other.ban_lists, &config.ban_lists, |it| &it.name);
     all.extend(lists.map(|it| Statement::new(format!("ban list {}", it.name), it.summary(), it)));
-    all.extend(decide.requests.iter().map(|it| {
-        Statement::new(format!("request {}", it.name), it.cost.to_string(), it)
-    }));
+    all.extend(
+        decide.requests.iter().map(|it| Statement::new(format!("request {}", it.name), it.cost.to_string(), it)),
+    );
     let settings = of_agent(&config.agent)
         .into_iter()
         .chain(of_geo(&config.geo))

@@ -227,7 +227,13 @@ impl InEffect {
         let directory = StateDirectory::at(&self.config.agent.state_dir);
         let proving = Proving::of_config(&self.config).and_then(|proving| proving.note(&directory));
         let own = self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing);
-        own.chain(self.suspension_note()).chain(proving).collect()
+        own.chain(self.suspension_note()).chain(self.uncounted_note()).chain(proving).collect()
+    }
+
+    /// A note about connections that found no room in the kernel's map.
+    fn uncounted_note(&self) -> Option<String> {
+        let uncounted = self.ingress.connections()?.uncounted().ok().filter(|uncounted| *uncounted > 0)?;
+        Some(format!("{uncounted} connections were not counted: the kernel's map of open connections was full"))
     }
 
     pub(super) fn datapaths(&self) -> impl Iterator<Item = &Datapath> {

@@ -319,9 +319,15 @@ pub fn reserve<H: Ledger>(host: &H, attempt: &mut Attempt, count: u32) -> Admiss
         }
         let key = rule.key_of(&attempt.subject);
         attempt.reservation.keys[nth] = key;
-        let Some(pending) = host.pending_connections(&key) else { continue };
         let is_enforced = rule.enforcement == Enforcement::Enforce as u8;
-        match reserve_one(pending, host.open_connections(&key), rule.most, now, !is_enforced) {
+        let open = host.open_connections(&key);
+        let reserved = match host.pending_connections(&key) {
+            Some(pending) => reserve_one(pending, open, rule.most, now, !is_enforced),
+            // Without room for its reservations, what it has open counts.
+            None if open < rule.most => Reserved::Within,
+            None => Reserved::Over,
+        };
+        match reserved {
             Reserved::Within => continue,
             Reserved::Lost if !is_enforced => continue,
             Reserved::Over if !is_enforced => tell(host, attempt, rule, key, Outcome::WouldThrottle),

@@ -67,6 +67,8 @@ pub trait Program: Steps {
         let _ = (context, packet);
         Proof::NONE
     }
+    /// Notes that the connection proven by the present packet has passed: packets behind it are its own.
+    fn note_proven(&self) {}
     /// Whether packets whose protocol is hidden are refused.
     fn refuses_hidden(&self) -> bool;
     /// The way to find the spans of a packet.
@@ -114,6 +116,8 @@ impl Found {
     const BYPASS: u64 = 1 << 63;
     /// A connection is reserved, until the other rules have a verdict.
     const OPENS: u64 = 1 << 62;
+    /// The packet is the ACK that proves a source's address.
+    const PROVEN: u64 = 1 << 61;
     /// The first rule refuses the packet, whose connection would be one too many.
     const REFUSED: u64 = 1 << 60;
 
@@ -199,11 +203,11 @@ impl Case {
             self.size = segments.size(frame.length(), packet.headers(frame));
         }
         match self.classify(program, frame, &packet, direction) {
-            Ok((span, opens)) => {
-                if program.counts_connections() && opens && direction == Direction::Ingress {
-                    return self.reserve(program, &packet, span);
+            Ok((span, opening)) => {
+                if program.counts_connections() && opening != 0 && direction == Direction::Ingress {
+                    return Found(self.reserve(program, &packet, span).0 | opening & Found::PROVEN);
                 }
-                Found::rules(span)
+                Found(Found::rules(span).0 | opening & Found::PROVEN)
             }
             Err(found) => found,
         }
@@ -232,8 +236,8 @@ impl Case {
         Found(Found::rules(others).0 | Found::OPENS)
     }
 
-    /// Finds the rules for a packet and whether it opens a connection, or the reason why there are none. Writes the subject if
-    /// there are rules.
+    /// Finds the rules for a packet, or the reason why there are none. Writes the subject if there are rules. The number is
+    /// not 0 if the packet opens a connection: [`Found::PROVEN`] with a proof, else [`Found::OPENS`].
     #[inline(always)]
     fn classify(
         &mut self,
@@ -241,7 +245,7 @@ impl Case {
         frame: &impl Frame,
         packet: &Packet,
         direction: Direction,
-    ) -> Result<(RuleSpan, bool), Found> {
+    ) -> Result<(RuleSpan, u64), Found> {
         let other = packet.other(direction);
         let entry = program.prefix_entry(other);
         if entry.has(PrefixEntry::NEVER_LIMIT) {
@@ -272,7 +276,7 @@ impl Case {
         let index = span_index(packet.protocol, packet.kind);
         let mut span = span(program, frame, packet, index, local_port, entry.source_index())
             .ok_or(Found::bypass(Bypass::Unlimited))?;
-        let mut opens = packet.kind == Kind::Connection;
+        let mut opening = if packet.kind == Kind::Connection { Found::OPENS } else { 0 };
         if program.proves() && span.count & RuleSpan::PROVES != 0 {
             let proof = program.prove(frame.context(), packet);
             if proof.is(Step::Answer) {
@@ -285,7 +289,7 @@ impl Case {
                 return Err(Found::bypass(Bypass::Unproven));
             }
             if proof.is(Step::Proven) {
-                opens = true;
+                opening = Found::PROVEN;
                 let index = proven_span(packet.kind);
                 span = self::span(program, frame, packet, index, local_port, entry.source_index())
                     .ok_or(Found::bypass(Bypass::Unlimited))?;
@@ -305,7 +309,7 @@ impl Case {
             network: program.network(entry, other),
             size: self.size,
         });
-        Ok((span, opens))
+        Ok((span, opening))
     }
 
     /// As [`Case::decide`], for rules that follow those of a connection. All of them pass the packet, or none counts it.
@@ -332,10 +336,15 @@ impl Case {
         if found.0 & Found::BYPASS == 0 {
             // SAFETY: this is written whenever rules are found; the kernel's verifier checks that, too.
             let subject = unsafe { self.subject.assume_init_ref() };
-            if program.counts_connections() {
-                return self.decide_with_connection(program, found, subject);
+            let verdict = if program.counts_connections() {
+                self.decide_with_connection(program, found, subject)
+            } else {
+                verdict(evaluate(program, found.span(), subject), subject)
+            };
+            if program.proves() && found.0 & Found::PROVEN != 0 && matches!(verdict, PacketVerdict::Passed(_)) {
+                program.note_proven();
             }
-            return verdict(evaluate(program, found.span(), subject), subject);
+            return verdict;
         }
         let bypass = if program.proves() { found.reason() } else { found.0 as u32 };
         // A ban is an operator's order; `observe` only concerns limits.

@@ -169,6 +169,10 @@ pub static ANSWERS: Array<u64, 1> = Array::new();
 #[btf_map]
 pub static COOKIES: Array<u64, 1> = Array::new();
 
+/// The connection of the packet that is evaluated, if it was just proven: its index in [`PROVEN`], and the entry.
+#[btf_map]
+pub static PROVEN_NOW: PerCpuArray<[u64; 2], 1> = PerCpuArray::new();
+
 /// Words of the longest IP header without options, and of the ports.
 pub const HEADERS: usize = 11;
 

@@ -21,7 +21,7 @@ use crate::atomics;
 use crate::clock;
 use crate::connections;
 use crate::maps::{BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting};
-use crate::prove::prove;
+use crate::prove::{prove, weir_note_proven};
 use crate::throttle::{Kernel, MapCell};
 use crate::trace;
 
@@ -78,6 +78,11 @@ impl Program for Kernel {
     #[inline(always)]
     fn prove(&self, context: Context, packet: &Packet) -> Proof {
         prove(context, packet)
+    }
+
+    #[inline(always)]
+    fn note_proven(&self) {
+        weir_note_proven();
     }
 
     #[inline(always)]

@@ -18,10 +18,11 @@ use common::throttle::{Host, Outcome};
 use crate::answer::{is_to_own, send};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
-use crate::maps::{COOKIE_PORTS, COOKIES, HEADERS, PROOF_HEADERS, PROVEN, REPLY, setting};
+use crate::maps::{COOKIE_PORTS, COOKIES, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting};
 use crate::throttle::{Kernel, MapCell};
 
 /// The fourth word of a TCP header: its length, flags, and window.
+const FIN: u32 = 1 << 16;
 const SYN: u32 = 1 << 17;
 const RST: u32 = 1 << 18;
 const ACK: u32 = 1 << 20;
@@ -112,7 +113,7 @@ fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transpo
 #[inline(always)]
 fn concerns(tcp: [u32; 5]) -> bool {
     let word = u32::from_be(tcp[3]);
-    if word & (SYN | ACK) == SYN {
+    if word & (SYN | ACK | RST | FIN) == SYN {
         return true;
     }
     if word & (SYN | ACK | RST) != ACK {
@@ -189,10 +190,26 @@ fn concluded(connection: Key, is_valid: bool) -> Proof {
     if !is_valid {
         return Proof::of(Step::Unproven);
     }
+    let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else { return Proof::NONE };
     // SAFETY: as above.
-    unsafe { *recent = Recent::new(hash, now) };
+    unsafe { *proven = [u64::from(Recent::index(hash)), Recent::new(hash, now).0] };
     Kernel.count(Bypass::Proven as u32, Outcome::Over, Size::of_one(0));
     Proof::of(Step::Proven)
+}
+
+/// Remembers the connection of the packet that was just proven: its rules passed it. A refused one is evaluated again with
+/// its next packet. A global function, so that it is not verified without proofs.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn weir_note_proven() -> u32 {
+    let Some(proven) = PROVEN_NOW.get_ptr_mut(0) else { return 0 };
+    // SAFETY: this CPU's own value.
+    let [index, recent] = unsafe { *proven };
+    if let Some(place) = PROVEN.get_ptr_mut(index as u32) {
+        // SAFETY: as above.
+        unsafe { *place = Recent(recent) };
+    }
+    0
 }
 
 /// The step after a cookie was requested: the helper returns it in the lowest 32 bits, or an error.

@@ -7,6 +7,7 @@ use anyhow::Context;
 use config::ConfigError;
 use config::policy::AgentConfig;
 use datapath::{LoadError, PinDirectory};
+use host::{StateDirectory, syn_cookies};
 
 use super::exit::invalid;
 use crate::server::control::Client;
@@ -18,7 +19,7 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
             Ok(loaded) => loaded.config.agent,
             // Detaching must work even if the file is invalid.
             Err(error @ ConfigError::Invalid(_)) => {
-                eprintln!("{error}\nwarning: the config is invalid: only its [agent] pins and control are used");
+                eprintln!("{error}\nwarning: the config is invalid: only its [agent] paths are used");
                 config::paths(&config::read_text(file)?)
             }
             Err(error) => return Ok(invalid(&error)),
@@ -35,6 +36,9 @@ pub fn detach(file: Option<&Path>) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let _lock = lock?;
+    if let Some(value) = syn_cookies::restore(&StateDirectory::at(&agent.state_dir)).context("restoring a setting")? {
+        println!("{} is {value} again", syn_cookies::SETTING);
+    }
     let (had_groups, problems) = cgroup::detach(&agent);
     if let Some(problem) = problems.into_iter().next() {
         return Err(problem).context("ending the process groups");

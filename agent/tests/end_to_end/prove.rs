@@ -22,6 +22,7 @@ pub const ON_KERNELS: &[Test] = tests![
 pub const ON_ANY_KERNEL: &[Test] = tests![
     connections_are_charged_when_their_address_is_proven,
     open_connections_are_reserved_when_their_address_is_proven,
+    a_refused_connection_stays_refused_whatever_its_client_sends,
     forged_acks_are_refused_while_cookies_are_in_use,
     without_overflow_syns_pass_and_are_charged,
     a_flood_sets_cookies_for_every_connection_and_a_killed_agents_are_restored,
@@ -244,6 +245,25 @@ fn open_connections_are_reserved_when_their_address_is_proven() {
     clients.push(open());
     agent.wait_for("another ACK", |_| agent.counts("web") == (6, 3));
     assert_eq!(accept().len(), 1);
+}
+
+/// The packets behind a refused ACK have its cookie, too.
+fn a_refused_connection_stays_refused_whatever_its_client_sends() {
+    for limit in ["rate = \"2/day\"", "concurrent = 2"] {
+        let network = network("2", "native");
+        let agent = network.start("attach = \"native\"", &format!("{LIMIT}{limit}\n"));
+        let listener = network.in_server(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap());
+        listener.set_nonblocking(true).unwrap();
+        let open = || {
+            let mut client = network.in_client(|| TcpStream::connect(("10.77.0.1", PORT)).unwrap());
+            client.write_all(b"x").unwrap();
+            client
+        };
+        let _clients: Vec<TcpStream> = (0..4).map(|_| open()).collect();
+        // The ACK and the byte of each refused client.
+        agent.wait_for("what is refused", |_| agent.counts("web").1 >= 4);
+        assert_eq!((agent.counts("web").0, std::iter::from_fn(|| listener.accept().ok()).count()), (2, 2), "{limit}");
+    }
 }
 
 fn forged_acks_are_refused_while_cookies_are_in_use() {

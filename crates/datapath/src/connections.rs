@@ -10,7 +10,7 @@ mod offsets;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as KernelMap, Map, MapData, PerCpuArray};
@@ -31,11 +31,14 @@ pub use offsets::{NO_TRACEPOINT, unsupported};
 
 /// After this time, no handshake is left whose reservation is in the maps of the policy before.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// The interval at which sockets are compared with the counts: a flood may have displaced reservations.
+const LOOK: Duration = Duration::from_secs(30);
 /// The interval at which keys without connections are removed if there are many.
 const SWEEP: Duration = Duration::from_secs(10);
 const MANY: usize = MOST_OPEN as usize / 2;
 
 const FOLDER: &str = "connections-";
+const LINK: &str = "link-";
 const TRACEPOINT: &str = "inet_sock_set_state";
 /// The maps that the packet path shares.
 const SHARED: [(&str, u32); 3] = [("OPEN", MOST_OPEN), ("PENDING", MOST_RESERVED), ("RESERVED", MOST_RESERVED)];
@@ -49,13 +52,14 @@ pub struct Connections {
     ebpf: Ebpf,
     folder: PathBuf,
     /// When to look again for connections that are not counted.
-    look_at: Option<Instant>,
+    look_at: Instant,
     swept: Instant,
 }
 
 impl PinDirectory {
+    /// The folder of a policy's counts, which are those of the agent's network namespace.
     fn connections(&self, image: &Image) -> PathBuf {
-        self.map(&format!("{FOLDER}{:016x}", image.connections))
+        self.map(&format!("{FOLDER}{:016x}-{}", image.connections, offsets::namespace().unwrap_or(0)))
     }
 
     /// Removes the counts of all policies but that of `image`.
@@ -70,14 +74,25 @@ impl PinDirectory {
             if !entry.file_name().to_string_lossy().starts_with(FOLDER) || kept.as_ref() == Some(&folder) {
                 continue;
             }
-            for pin in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
-                remove(&pin.path())?;
-            }
+            // Links first: without its maps, a program would count into none.
+            let mut all: Vec<PathBuf> =
+                fs::read_dir(&folder).into_iter().flatten().filter_map(|pin| Some(pin.ok()?.path())).collect();
+            all.sort_by_key(|pin| !is_link(pin));
+            all.iter().try_for_each(|pin| remove(pin))?;
             // Fails if others' files are in it, which is no error.
             let _ = fs::remove_dir(folder);
         }
         Ok(())
     }
+}
+
+/// The name of a program's link among the pins.
+fn link(program: &str) -> String {
+    format!("{LINK}{program}")
+}
+
+fn is_link(pin: &Path) -> bool {
+    pin.file_name().is_some_and(|name| name.to_string_lossy().starts_with(LINK))
 }
 
 /// Sizes the maps of the packet path, and connects them to those of [`Connections`] if the policy counts connections.
@@ -105,6 +120,10 @@ impl Connections {
         let settings = offsets::settings().map_err(fail)?;
         let folder = pins.connections(image);
         bpf::create_directory(&folder)?;
+        // An agent that was killed while it removed them, or somebody else, may have left links without maps.
+        if SHARED.iter().any(|(map, _)| !folder.join(map).exists()) {
+            PROGRAMS.iter().try_for_each(|name| remove(&folder.join(link(name))))?;
+        }
         let mut loader = EbpfLoader::new();
         loader.override_global("CONNECTION_SETTINGS", &settings, true);
         for (map, most) in SHARED.into_iter().chain([(SOCKETS, MOST_OPEN)]) {
@@ -114,7 +133,7 @@ impl Connections {
         let mut ebpf = loader.load(CONNECTIONS).map_err(LoadError::from_aya)?;
         let btf = Btf::from_sys_fs().map_err(|error| fail(error.to_string()))?;
         for name in PROGRAMS {
-            let pin = folder.join(format!("link-{name}"));
+            let pin = folder.join(link(name));
             if pin.exists() {
                 continue;
             }
@@ -131,7 +150,7 @@ impl Connections {
         let of = |error: ProgramError| LoadError::from_program(name, error);
         let program: &mut Iter = ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
         program.load("tcp", &btf).map_err(of)?;
-        Ok(Some(Self { ebpf, folder, look_at: None, swept: Instant::now() }))
+        Ok(Some(Self { ebpf, folder, look_at: Instant::now(), swept: Instant::now() }))
     }
 
     /// Counts the connections that exist and are not counted yet, as if they had come in on this interface.
@@ -161,15 +180,16 @@ impl Connections {
 
     /// Counts what exists, and once more when every handshake of now has ended.
     pub(crate) fn begin(&mut self, image: &Image, interface: &Attached) -> Result<usize, LoadError> {
-        self.look_at = Some(Instant::now() + LOOK_AGAIN);
-        self.count_existing(image, interface)
+        let counted = self.count_existing(image, interface)?;
+        self.look_at = Instant::now() + LOOK_AGAIN;
+        Ok(counted)
     }
 
-    /// The periodic work: counts what was in a handshake when counting began, and removes keys without connections.
+    /// The periodic work: counts what is not counted yet, and removes keys without connections.
     pub(crate) fn follow(&mut self, image: &Image, interface: &Attached) -> Result<(), LoadError> {
         let now = Instant::now();
-        if self.look_at.is_some_and(|at| now >= at) {
-            self.look_at = None;
+        if now >= self.look_at {
+            self.look_at = now + LOOK;
             self.count_existing(image, interface)?;
         }
         if now.duration_since(self.swept) >= SWEEP {

@@ -225,11 +225,20 @@ impl Datapath {
     ///
     /// When the kernel's sockets or maps cannot be read.
     pub fn count_connections(&mut self) -> Result<usize, LoadError> {
-        self.pins.forget_connections(Some(&self.image))?;
+        self.forget_other_connections()?;
         match (&mut self.connections, self.attached.first()) {
             (Some(connections), Some(interface)) => connections.begin(&self.image, interface),
             _ => Ok(0),
         }
+    }
+
+    /// Removes the counts of all policies but this one.
+    ///
+    /// # Errors
+    ///
+    /// When a pin cannot be removed.
+    pub fn forget_other_connections(&self) -> Result<(), LoadError> {
+        self.pins.forget_connections(Some(&self.image))
     }
 
     /// The periodic work for open connections.

@@ -60,6 +60,9 @@ pub static SOCKETS: HashMap<u64, Connection, 1, ON_DEMAND> = HashMap::new();
 #[btf_map]
 pub static UNCOUNTED: PerCpuArray<u64, 1> = PerCpuArray::new();
 
+/// Attempts to count down while other CPUs change the count. Then it is far from 0.
+const TRIES: u32 = 16;
+
 const ESTABLISHED: u32 = 1;
 const TIME_WAIT: u32 = 6;
 const CLOSE: u32 = 7;
@@ -149,7 +152,7 @@ fn open(socket: *const c_void) {
         if nth as u32 >= *of {
             break;
         }
-        if count(key, 1) {
+        if count_up(key) {
             // SAFETY: a map's value; only the socket's own changes write it, and they hold its lock.
             unsafe { (*opened).counted |= 1 << nth };
         } else {
@@ -178,14 +181,14 @@ fn close(address: &u64) {
             break;
         }
         if counted & 1 << nth != 0 {
-            count(key, u64::MAX);
+            count_down(key);
         }
     }
 }
 
-/// Adds to the open connections of a key; `false` if it finds no room.
+/// Adds one to the open connections of a key; `false` if it finds no room.
 #[inline(always)]
-fn count(key: &Key, value: u64) -> bool {
+fn count_up(key: &Key) -> bool {
     let open = OPEN.get_ptr_mut(key).or_else(|| {
         // Another CPU may have been first, and its value is kept.
         let _ = OPEN.insert(key, 0, BPF_NOEXIST.into());
@@ -193,8 +196,23 @@ fn count(key: &Key, value: u64) -> bool {
     });
     let Some(open) = open else { return false };
     // SAFETY: a word of a map's value.
-    unsafe { atomics::add(open, value) };
+    unsafe { atomics::add(open, 1) };
     true
+}
+
+/// Takes one from the open connections of a key. Never below 0, which would be more than any limit: the agent removes keys
+/// without connections, and may remove one that has just been counted.
+#[inline(always)]
+fn count_down(key: &Key) {
+    let Some(open) = OPEN.get_ptr_mut(key).map(Word) else { return };
+    for _ in 0..TRIES {
+        let before = open.load();
+        if before == 0 || open.compare_exchange(before, before - 1) == before {
+            return;
+        }
+    }
+    // SAFETY: a word of a map's value.
+    unsafe { atomics::add(open.0, u64::MAX) };
 }
 
 #[inline(always)]

@@ -102,7 +102,13 @@ impl PacketEngine {
             }
         }
         // Other requests are served while it is loaded and verified.
-        let change = Change::load(&config, plan, &self.pins, interfaces, None, lasting)?;
+        let change = match Change::load(&config, plan, &self.pins, interfaces, None, lasting) {
+            Ok(change) => change,
+            Err(error) => {
+                self.lock().forget_other_connections();
+                return Err(error);
+            }
+        };
         self.lock().replace(change, config, &self.pins, interfaces)
     }
 
@@ -201,8 +207,8 @@ impl PacketEngine {
         self.live().forget_if_unwatched();
         let mut in_effect = self.lock();
         in_effect.clear_ended_bans()?;
-        in_effect.ingress.follow_connections()?;
-        in_effect.follow_the_host()
+        in_effect.follow_the_host()?;
+        in_effect.ingress.follow_connections()
     }
 
     /// Attaches to the config's interfaces that exist, releases removed ones, and updates the addresses for replies.

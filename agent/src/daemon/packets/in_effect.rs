@@ -127,6 +127,13 @@ impl InEffect {
         Ok(in_effect)
     }
 
+    /// Removes the counts of connections of a policy that was not put in effect.
+    pub(super) fn forget_other_connections(&self) {
+        if let Err(error) = self.ingress.forget_other_connections() {
+            tracing::warn!("{error}");
+        }
+    }
+
     /// Replaces this policy by a loaded one.
     pub(super) fn replace(
         &mut self,
@@ -156,6 +163,7 @@ impl InEffect {
             Ok(notes) => notes,
             Err(error) => {
                 undo(change, pins);
+                self.forget_other_connections();
                 std::iter::once(&mut self.ingress).chain(&mut self.egress).for_each(Datapath::reopen);
                 // The replaced policy's last counts are kept.
                 self.counted = fold(pins, &self.generation, &mut Vec::new()).unwrap_or_else(|| self.counted.clone());

@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use common::connections::Connection;
 use common::essential::{Essential, PacketBucket};
 use common::packet::{Depth, Direction, Kind, Protocol};
 use common::prefix::{PrefixRoots, Roots};
@@ -9,7 +10,7 @@ use common::rule::{Rule, RuleSpan};
 use common::scope::SpansBy;
 use common::settings::{Mark, PortSpans, SPANS, Settings, span_index};
 use common::time::TickScale;
-use config::policy::{Action, Attach, Config, Key, Limit, Mode, Unit};
+use config::policy::{Action, Attach, Class, Config, Key, Limit, Mode, Unit};
 
 use super::at::{self, LimitAt};
 use super::error::CompileError;
@@ -123,7 +124,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         spans,
         ..Settings::NONE
     };
-    let connections = connections_of(&limits, &groups, direction);
+    let connections = connections_of(&limits, &groups, direction, &config.classes);
     let groups = groups.describe(&limits, scale);
     let marks = catalogue.iter().map(|counted| mark(&config.limits[counted.limit])).collect();
     Ok(Image {
@@ -145,8 +146,15 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
 }
 
 /// The hash of the limits on open connections: all but their numbers and actions.
-fn connections_of(limits: &[(LimitAt, &Limit)], groups: &groups::Groups, direction: Direction) -> u64 {
+fn connections_of(
+    limits: &[(LimitAt, &Limit)],
+    groups: &groups::Groups,
+    direction: Direction,
+    classes: &[Class],
+) -> u64 {
     let mut hasher = DefaultHasher::new();
+    // What the counts of another version mean is not known.
+    (env!("CARGO_PKG_VERSION"), size_of::<Connection>()).hash(&mut hasher);
     let mut any = false;
     for ((_, limit), place) in limits.iter().zip(&groups.places) {
         if limit.concurrent.is_none() || limit.direction != direction {
@@ -156,6 +164,10 @@ fn connections_of(limits: &[(LimitAt, &Limit)], groups: &groups::Groups, directi
         let Limit { name, protocol, ports, key, ipv4_prefix, ipv6_prefix, sources, interfaces, .. } = limit;
         (place.group, name, format!("{protocol:?} {ports:?} {key:?} {sources:?} {interfaces:?}")).hash(&mut hasher);
         (ipv4_prefix, ipv6_prefix).hash(&mut hasher);
+        if *key == Key::Class {
+            // Their keys are the classes' numbers.
+            classes.iter().for_each(|class| class.name.hash(&mut hasher));
+        }
     }
     if any { hasher.finish().max(1) } else { 0 }
 }

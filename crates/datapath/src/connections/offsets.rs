@@ -1,6 +1,7 @@
 //! What the programs have to know about the running kernel.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -27,9 +28,14 @@ pub fn unsupported(sys: &Path) -> Option<String> {
 
 /// The settings for the running kernel and the agent's network namespace.
 pub(super) fn settings() -> Result<ConnectionSettings, String> {
-    let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(|error| error.to_string())?.ino();
+    let namespace = namespace().map_err(|error| error.to_string())?;
     let offsets = offsets_at(Path::new("/sys"))?;
-    Ok(ConnectionSettings { namespace: namespace as u32, ..offsets })
+    Ok(ConnectionSettings { namespace, ..offsets })
+}
+
+/// The number of the agent's network namespace.
+pub(super) fn namespace() -> io::Result<u32> {
+    Ok(fs::metadata("/proc/thread-self/ns/net")?.ino() as u32)
 }
 
 fn offsets_at(sys: &Path) -> Result<ConnectionSettings, String> {

@@ -84,7 +84,7 @@ mod tests {
     fn a_kernel_without_btf_tracepoints_lacks_what_concurrent_requires() {
         let sys = tempfile::tempdir().unwrap();
         let of = |lines: &str| {
-            let text = format!("[[limit]]\nname = \"open\"\n{lines}\n");
+            let text = format!("[agent]\ninterfaces = [\"eth0\"]\n[[limit]]\nname = \"open\"\n{lines}\n");
             config::parse(Path::new("limits.toml"), &text).unwrap().config
         };
         let lacking = lacking_for_connections(&of("unit = \"connections\"\nconcurrent = 50"), sys.path()).unwrap();

@@ -35,7 +35,7 @@ const DEFAULTS: [(&str, &[&str]); 3] = [
 ];
 /// Name parts of the tests that `--quick` leaves out as well: they repeat under emulation, for minutes, what the agent does
 /// on any kernel. Shorter tests of the same rooms run.
-const REPEATING: [&str; 20] = [
+const REPEATING: [&str; 26] = [
     "kills_",
     "killed_while_it_changes_in_place",
     "reloads_under_traffic",
@@ -56,6 +56,12 @@ const REPEATING: [&str; 20] = [
     "a_config_that_limits_nothing",
     "what_cannot_be_done_is_one_message",
     "the_documents_have_the_fields",
+    "a_second_agent_on_an_interface",
+    "a_change_that_fails_part_way",
+    "a_change_that_is_on_every_hook",
+    "counters_",
+    "a_reload_that_changes_sources",
+    "check_status_and_limits_say",
 ];
 /// The tests in guests with systemd.
 const WITH_SYSTEMD: (&str, &[&str]) = ("systemd", &[]);

@@ -147,7 +147,7 @@ pub struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Attempt {
-    /// What rules evaluate.
+    /// The fields that rules evaluate.
     pub subject: Subject,
     /// The connection that it opens.
     pub tuple: Tuple,
@@ -207,7 +207,7 @@ impl ConnectionSettings {
     };
 }
 
-/// What a SYN may do, as one number: the number of rules with `concurrent` in the lower half, and above it the rule
+/// The result for a SYN, as one number: the number of rules with `concurrent` in the lower half, and above it the rule
 /// that refuses, plus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission(pub u64);

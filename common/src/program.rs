@@ -62,7 +62,7 @@ pub trait Program: Steps {
     fn essential_limited(&self) -> u32;
     /// Whether sources of some limit prove their address.
     fn proves(&self) -> bool;
-    /// What a TCP packet proves, where sources have to prove their address. Without a kernel, nothing.
+    /// The proof in a TCP packet, where sources have to prove their address. Without a kernel, there is none.
     fn prove(&self, context: Context, packet: &Packet) -> Proof {
         let _ = (context, packet);
         Proof::NONE

@@ -10,7 +10,7 @@ use crate::time::TickScale;
 #[repr(transparent)]
 pub struct Proof(u64);
 
-/// What happens to a packet.
+/// A packet's treatment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {

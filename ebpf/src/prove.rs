@@ -31,7 +31,7 @@ const ACK: u32 = 1 << 20;
 const LISTEN: u32 = 10;
 const THIS_NAMESPACE: u64 = u64::MAX;
 
-/// What a TCP packet proves.
+/// The proof in a TCP packet.
 #[inline(always)]
 pub fn prove(context: Context, packet: &Packet) -> Proof {
     let (network, transport) = (u32::from(packet.network_offset), u32::from(packet.transport_offset));

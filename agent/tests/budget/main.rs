@@ -175,7 +175,7 @@ fn measure(nth: usize, limits: &str, entry: Entry) -> Size {
         |name: &str| shown[name].as_u64().unwrap_or_else(|| panic!("bpftool tells no {name}: {shown}")) as usize;
     let listing = bpftool(&["prog", "dump", "xlated", "id", number]);
     let code = code::Code::parse(&listing);
-    // What to shorten when there is no room.
+    // The frames to shorten when there is no room.
     println!("the deepest chain of calls: {:?}", code.chain());
     Size { instructions: field("bytes_xlated") / 8, machine_code: field("bytes_jited"), stack: code.deepest() }
 }

@@ -222,7 +222,7 @@ fn no_count_drifts_while_connections_end_in_every_way_and_the_agent_is_killed() 
                 })
             })
             .collect();
-        // Killed and restarted meanwhile; between them nobody is there.
+        // Killed and restarted meanwhile: for some time no agent runs.
         let kills = if is_long() { 20 } else { 3 };
         for kill in 1..=kills {
             while ended.load(Ordering::SeqCst) < total * kill / (kills + 1) {
@@ -267,7 +267,7 @@ impl Begun {
 }
 
 fn slow_clients_keep_nobody_else_out() {
-    // What the server has room for; without a limit, the slow ones would take all of it.
+    // The server's room; without a limit, the slow ones would take all of it.
     const ROOM: usize = 3_000;
     const PER_SOURCE: usize = 4;
     let network = Network::new();

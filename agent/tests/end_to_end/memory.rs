@@ -197,7 +197,7 @@ fn many(limits: usize, prefixes: usize) -> String {
 }
 
 /// Limits for a port and a network each, of which some are for an interface, too.
-/// What has more maps, and programs of its own.
+/// Limits with more maps, and with programs of their own.
 const PROVEN: &str = "[[limit]]\nname = \"proven\"\nunit = \"connections\"\nrate = \"9/s\"\nprove = true\n";
 const OPEN: &str = "[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = 50\n";
 

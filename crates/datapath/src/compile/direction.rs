@@ -153,7 +153,7 @@ fn connections_of(
     classes: &[Class],
 ) -> u64 {
     let mut hasher = DefaultHasher::new();
-    // What the counts of another version mean is not known.
+    // Counts of another version may have another meaning.
     (env!("CARGO_PKG_VERSION"), size_of::<Connection>()).hash(&mut hasher);
     let mut any = false;
     for ((_, limit), place) in limits.iter().zip(&groups.places) {

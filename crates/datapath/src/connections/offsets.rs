@@ -1,4 +1,4 @@
-//! What the programs have to know about the running kernel.
+//! The running kernel's offsets and types on which the programs depend.
 
 use std::fs;
 use std::io;

@@ -105,7 +105,7 @@ fn a_checksum_that_hardware_completes_stays_as_it_is() {
         for options in OPTIONS {
             let mut frame = syn(is_ipv4, options, b"");
             let at = if is_ipv4 { 34 } else { 54 };
-            // What a sender leaves in the field.
+            // The sender's part of the field.
             let addresses = if is_ipv4 { &frame[26..34] } else { &frame[22..54] };
             let pseudo: u64 =
                 addresses.chunks(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u64>()

@@ -4,7 +4,6 @@ use common::rate_limiter::{Policy, PolicyError};
 use config::policy::{ClusterMode, Config, RequestLimit};
 
 use super::escalation::Escalation;
-use super::sources::multipliers;
 use super::state_store::StateStore;
 
 /// The default number of keys of a limit for each multiplier, if memory allows.
@@ -30,7 +29,7 @@ pub struct LimitMemory {
 ///
 /// When a limit cannot be enforced: its name, and the reason.
 pub fn memory(config: &Config) -> Result<Vec<LimitMemory>, (String, PolicyError)> {
-    let multipliers = multipliers(config);
+    let multipliers = config.multipliers();
     let of_limit = |limit: &RequestLimit| {
         let tiers = multipliers.iter().map(|multiplier| limit.policies(*multiplier));
         let tiers = tiers.collect::<Result<Vec<_>, _>>().map_err(|error| (limit.name.clone(), error))?;

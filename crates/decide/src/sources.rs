@@ -52,23 +52,10 @@ pub struct Sources {
     never_limit: Prefixes<()>,
 }
 
-/// The distinct multipliers of a config's classes; the first is 1, that of the default class.
-pub fn multipliers(config: &Config) -> Vec<Multiplier> {
-    let mut multipliers = vec![Multiplier::ONE];
-    for class in &config.classes {
-        if let Service::Multiplier(multiplier) = class.service
-            && !multipliers.contains(&multiplier)
-        {
-            multipliers.push(multiplier);
-        }
-    }
-    multipliers
-}
-
 impl Sources {
     /// The classes that limits on requests look up; none without such limits.
     pub fn of(config: &Config) -> Self {
-        let multipliers = multipliers(config);
+        let multipliers = config.multipliers();
         let config = Some(config).filter(|config| !config.decide.limits.is_empty());
         let classes = config.into_iter().flat_map(|config| &config.classes).flat_map(|class| {
             let source_class = match class.service {

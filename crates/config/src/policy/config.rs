@@ -1,6 +1,6 @@
 //! A validated limits.toml.
 
-use super::{AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Notify};
+use super::{AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Multiplier, Notify, Service};
 use crate::policy_group::Group;
 
 /// A validated limits.toml.
@@ -25,4 +25,20 @@ pub struct Config {
     pub notify: Vec<Notify>,
     /// `[crowdsec]`.
     pub crowdsec: Option<CrowdSec>,
+}
+
+impl Config {
+    /// The distinct multipliers of the classes; the first is 1, that of the default class.
+    #[must_use]
+    pub fn multipliers(&self) -> Vec<Multiplier> {
+        let mut multipliers = vec![Multiplier::ONE];
+        for class in &self.classes {
+            if let Service::Multiplier(multiplier) = class.service
+                && !multipliers.contains(&multiplier)
+            {
+                multipliers.push(multiplier);
+            }
+        }
+        multipliers
+    }
 }

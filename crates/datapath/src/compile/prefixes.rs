@@ -15,15 +15,7 @@ pub struct Multipliers(Vec<Multiplier>);
 
 impl Multipliers {
     pub fn of(config: &Config) -> Self {
-        let mut multipliers = vec![Multiplier::ONE];
-        for class in &config.classes {
-            if let Service::Multiplier(multiplier) = class.service
-                && !multipliers.contains(&multiplier)
-            {
-                multipliers.push(multiplier);
-            }
-        }
-        Self(multipliers)
+        Self(config.multipliers())
     }
 
     pub fn multipliers(&self) -> impl Iterator<Item = Multiplier> + '_ {

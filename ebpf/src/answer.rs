@@ -5,9 +5,10 @@ use common::packet::reply::Reply;
 use common::packet::{Address, Depth, Direction, Link, Packet, parse};
 use common::throttle::Host;
 
+use crate::cell::MapCell;
 use crate::context::Writable;
 use crate::maps::{ANSWERS, OWN, REPLY, setting};
-use crate::throttle::{Kernel, MapCell};
+use crate::throttle::Kernel;
 
 /// Turns the frame into its reply; `false` if there is none, or the limit on replies is reached.
 #[inline(always)]

@@ -6,9 +6,10 @@ use common::connections::{self, Admission, Attempt, Ledger, Reservation, Tuple};
 use common::key::Key;
 use common::rule::{RuleSpan, Subject};
 
+use crate::cell::MapCell;
 use crate::clock;
 use crate::maps::{ATTEMPT, OPEN, PENDING, RESERVED};
-use crate::throttle::{Kernel, MapCell};
+use crate::throttle::Kernel;
 
 impl Ledger for Kernel {
     #[inline(always)]

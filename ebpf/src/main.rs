@@ -8,6 +8,7 @@
 mod answer;
 mod atomics;
 mod capture;
+mod cell;
 mod clock;
 mod connections;
 mod context;

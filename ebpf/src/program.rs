@@ -18,11 +18,12 @@ use common::settings::PortSpans;
 use common::throttle::Host;
 
 use crate::atomics;
+use crate::cell::MapCell;
 use crate::clock;
 use crate::connections;
 use crate::maps::{BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting};
 use crate::prove::{prove, weir_note_proven};
-use crate::throttle::{Kernel, MapCell};
+use crate::throttle::Kernel;
 use crate::trace;
 
 impl Program for Kernel {

@@ -16,10 +16,11 @@ use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
 use crate::answer::{is_to_own, send};
+use crate::cell::MapCell;
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
 use crate::maps::{COOKIE_PORTS, COOKIES, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_NOW, REPLY, setting};
-use crate::throttle::{Kernel, MapCell};
+use crate::throttle::Kernel;
 
 /// The fourth word of a TCP header: its length, flags, and window.
 const FIN: u32 = 1 << 16;

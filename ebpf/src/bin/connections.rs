@@ -9,6 +9,8 @@
 #[path = "../atomics.rs"]
 #[expect(dead_code, reason = "connections need only some of the operations that limits on packets do")]
 mod atomics;
+#[path = "../cell.rs"]
+mod cell;
 
 use core::ffi::c_void;
 
@@ -22,8 +24,9 @@ use aya_ebpf::programs::BtfTracePointContext;
 use common::connections::{Connection, ConnectionSettings, Reservation, Tuple, is_in_effect, release_one, window};
 use common::key::Key;
 use common::packet::Address;
-use common::table::Counted;
 use common::throttle::Cell;
+
+use crate::cell::MapCell;
 
 /// The constants of these programs; the agent writes them before they are verified.
 #[unsafe(no_mangle)]
@@ -162,7 +165,7 @@ fn open(socket: *const c_void) {
         if is_in_effect(*made, window(connection.since))
             && let Some(pending) = PENDING.get_ptr_mut(key)
         {
-            release_one(Word(pending), *made);
+            release_one(MapCell(pending), *made);
         }
     }
 }
@@ -204,7 +207,7 @@ fn count_up(key: &Key) -> bool {
 /// without connections, and may remove one that has just been counted.
 #[inline(always)]
 fn count_down(key: &Key) {
-    let Some(open) = OPEN.get_ptr_mut(key).map(Word) else { return };
+    let Some(open) = OPEN.get_ptr_mut(key).map(MapCell) else { return };
     for _ in 0..TRIES {
         let before = open.load();
         if before == 0 || open.compare_exchange(before, before - 1) == before {
@@ -259,36 +262,6 @@ fn ipv6([hi, lo]: [u64; 2]) -> Address {
 fn read<T>(structure: *const c_void, offset: u32) -> Option<T> {
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_kernel(structure.cast::<u8>().add(offset as usize).cast::<T>()) }.ok()
-}
-
-/// A word of a map.
-#[derive(Clone, Copy)]
-struct Word(*mut u64);
-
-impl Cell for Word {
-    #[inline(always)]
-    fn load(self) -> u64 {
-        // SAFETY: a map's value; volatile since other CPUs write it.
-        unsafe { self.0.read_volatile() }
-    }
-
-    #[inline(always)]
-    fn compare_exchange(self, current: u64, new: u64) -> u64 {
-        // SAFETY: a map's value.
-        unsafe { atomics::compare_exchange(self.0, current, new) }
-    }
-
-    #[inline(always)]
-    fn store(self, value: u64) {
-        // SAFETY: a map's value.
-        unsafe { self.0.write_volatile(value) };
-    }
-
-    #[inline(always)]
-    fn count(self, _byte: u32, _packets: u32, _instant: u8) -> Counted {
-        // A word of reservations has no tallies.
-        Counted { carried: 0, rest: 0, is_due: false }
-    }
 }
 
 #[cfg(target_arch = "bpf")]

@@ -88,12 +88,17 @@ pub enum Bypass {
     Unproven = 8,
     /// A SYN that was answered by a cookie in the host's place: refused.
     Answered = 9,
-    /// A SYN above the limit on such answers: refused.
-    Unanswered = 10,
+    /// A SYN that was answered by a challenge ([`crate::proof::resets`]): refused. After [`Bypass::Answered`], see
+    /// [`crate::proof::SynReply::bypass`].
+    Challenged = 10,
+    /// A SYN above the limit on both: refused.
+    Unanswered = 11,
     /// An ACK that proves an address: counted as `over`, since a rule counts the packet.
-    Proven = 11,
+    Proven = 12,
     /// A SYN that was to be answered, but the kernel has no cookies in use: counted as `over`, likewise.
-    WithoutCookie = 12,
+    WithoutCookie = 13,
+    /// A reset that proves an address: counted as `over`, likewise.
+    ProvenByReset = 14,
 }
 
 impl Bypass {
@@ -106,7 +111,7 @@ impl Bypass {
 }
 
 /// The number of rows of counters before those of the rules.
-pub const BYPASS_ROWS: u32 = 13;
+pub const BYPASS_ROWS: u32 = 15;
 
 /// Events in the table of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

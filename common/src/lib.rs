@@ -30,6 +30,7 @@ pub mod rule;
 pub mod scope;
 pub mod settings;
 pub mod share;
+pub mod siphash;
 pub mod source_sketch;
 mod spans;
 pub mod stream;

@@ -11,7 +11,7 @@ use crate::counters::Bypass;
 use crate::essential::Essential;
 use crate::packet::{Address, Depth, Direction, Disposition, Kind, Link, Packet, Protocol, RareHeaders, parse};
 use crate::prefix::PrefixEntry;
-use crate::proof::{Proof, Step, proven_span};
+use crate::proof::{Proof, Step, SynReply, proven_span};
 use crate::rule::{RuleSpan, Size, Subject};
 use crate::scope::{ScopedPacket, SpansBy};
 use crate::settings::{PortSpans, SPANS, span_index};
@@ -62,9 +62,10 @@ pub trait Program: Steps {
     fn essential_limited(&self) -> u32;
     /// Whether sources of some limit prove their address.
     fn proves(&self) -> bool;
-    /// The proof in a TCP packet, where sources have to prove their address. Without a kernel, there is none.
-    fn prove(&self, context: Context, packet: &Packet) -> Proof {
-        let _ = (context, packet);
+    /// The proof in a TCP packet, where sources have to prove their address, by cookies or by resets. Without a kernel,
+    /// there is none.
+    fn prove(&self, context: Context, packet: &Packet, by_resets: bool) -> Proof {
+        let _ = (context, packet, by_resets);
         Proof::NONE
     }
     /// Notes that the connection proven by the present packet has passed: packets behind it are its own.
@@ -103,8 +104,8 @@ pub enum PacketVerdict<'c> {
     Refused(u32, &'c Subject),
     /// It is refused before any rule is evaluated.
     Dropped,
-    /// It is a SYN, which is answered by this cookie.
-    Answered(u32),
+    /// It is a SYN, which is answered.
+    Answered(SynReply),
 }
 
 /// The rules for a frame, or the reason why there are none.
@@ -132,8 +133,8 @@ impl Found {
     }
 
     #[inline(always)]
-    const fn answered(cookie: u32) -> Self {
-        Self(Self::BYPASS | (cookie as u64) << 8 | Bypass::Answered as u64)
+    const fn answered(reply: SynReply) -> Self {
+        Self(Self::BYPASS | reply.to_bits() << 8 | reply.bypass() as u64)
     }
 
     /// The [`Bypass`].
@@ -142,10 +143,10 @@ impl Found {
         self.0 as u32 & 0xff
     }
 
-    /// The cookie of an answered SYN.
+    /// The reply to an answered SYN.
     #[inline(always)]
-    const fn cookie(self) -> u32 {
-        (self.0 >> 8) as u32
+    const fn reply(self) -> SynReply {
+        SynReply::from_bits((self.0 & !Self::BYPASS) >> 8)
     }
 
     #[inline(always)]
@@ -278,9 +279,9 @@ impl Case {
             .ok_or(Found::bypass(Bypass::Unlimited))?;
         let mut opening = if packet.kind == Kind::Connection { Found::OPENS } else { 0 };
         if program.proves() && span.count & RuleSpan::PROVES != 0 {
-            let proof = program.prove(frame.context(), packet);
+            let proof = program.prove(frame.context(), packet, span.count & RuleSpan::RESETS != 0);
             if proof.is(Step::Answer) {
-                return Err(Found::answered(proof.cookie()));
+                return Err(Found::answered(proof.reply()));
             }
             if proof.is(Step::Refuse) {
                 return Err(Found::bypass(Bypass::Unanswered));
@@ -294,7 +295,7 @@ impl Case {
                 span = self::span(program, frame, packet, index, local_port, entry.source_index())
                     .ok_or(Found::bypass(Bypass::Unlimited))?;
             }
-            span.count &= !RuleSpan::PROVES;
+            span = span.without_proofs();
         }
         if span.count == 0 {
             return Err(Found::bypass(Bypass::Unlimited));
@@ -355,8 +356,8 @@ impl Case {
             (true, false) => Outcome::WouldThrottle,
         };
         program.count(bypass, outcome, self.size);
-        if program.proves() && bypass == Bypass::Answered as u32 {
-            return PacketVerdict::Answered(found.cookie());
+        if program.proves() && SynReply::is_of(bypass) {
+            return PacketVerdict::Answered(found.reply());
         }
         if outcome == Outcome::Throttled { PacketVerdict::Dropped } else { PacketVerdict::Passed(Passage::FREE) }
     }

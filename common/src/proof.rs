@@ -1,11 +1,80 @@
-//! Sources that prove their address: a SYN is answered by a cookie, and its ACK shows that the source received it.
+//! Sources that prove their address: a SYN is answered by a cookie, and its ACK shows that the source received it; or by
+//! a challenge ([`resets`]).
 
+pub mod resets;
+
+use crate::counters::Bypass;
 use crate::essential::PacketBucket;
 use crate::packet::{Kind, Protocol};
 use crate::settings::span_index;
 use crate::time::TickScale;
 
-/// The result for one TCP packet, as a number for functions of numbers: the step, and above it the cookie.
+/// The number in the reply to a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct SynReply(u64);
+
+impl SynReply {
+    const CHALLENGE: u64 = 1 << 32;
+
+    /// The sequence number of a SYN-ACK that opens the connection.
+    #[inline(always)]
+    #[must_use]
+    pub const fn cookie(number: u32) -> Self {
+        Self(number as u64)
+    }
+
+    /// The number that a SYN-ACK acknowledges, which the sender of the SYN never sent: it resets the connection.
+    #[inline(always)]
+    #[must_use]
+    pub const fn challenge(number: u32) -> Self {
+        Self(Self::CHALLENGE | number as u64)
+    }
+
+    /// Whether it is a challenge.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_challenge(self) -> bool {
+        self.0 & Self::CHALLENGE != 0
+    }
+
+    /// The number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The row of counters of SYNs that are answered like this.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bypass(self) -> u32 {
+        Bypass::Answered as u32 + (self.0 >> 32) as u32
+    }
+
+    /// Whether this is a row of [`SynReply::bypass`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_of(bypass: u32) -> bool {
+        bypass.wrapping_sub(Bypass::Answered as u32) <= 1
+    }
+
+    /// As bits, fewer than 40.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// From the bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+/// The result for one TCP packet, as a number for functions of numbers: the step, and above it the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Proof(u64);
@@ -16,7 +85,7 @@ pub struct Proof(u64);
 pub enum Step {
     /// It is evaluated as without proofs: a packet of a known connection, or not for a listener of this host.
     Evaluate = 0,
-    /// A SYN that is answered by a cookie.
+    /// A SYN that is answered, by a [`SynReply`].
     Answer = 1,
     /// A SYN above the limit on answers.
     Refuse = 2,
@@ -37,11 +106,11 @@ impl Proof {
         Self(step as u64)
     }
 
-    /// A SYN that is answered by this cookie.
+    /// A SYN that is answered like this.
     #[inline(always)]
     #[must_use]
-    pub const fn answer(cookie: u32) -> Self {
-        Self(Step::Answer as u64 | (cookie as u64) << 32)
+    pub const fn answer(reply: SynReply) -> Self {
+        Self(Step::Answer as u64 | reply.to_bits() << 8)
     }
 
     /// Whether this is the step.
@@ -51,11 +120,11 @@ impl Proof {
         self.0 as u8 == step as u8
     }
 
-    /// The cookie of an answer.
+    /// The reply of an answer.
     #[inline(always)]
     #[must_use]
-    pub const fn cookie(self) -> u32 {
-        (self.0 >> 32) as u32
+    pub const fn reply(self) -> SynReply {
+        SynReply::from_bits(self.0 >> 8)
     }
 
     /// The number.
@@ -152,12 +221,20 @@ impl PacketBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::BYPASS_ROWS;
 
     #[test]
-    fn a_proof_is_its_step_and_cookie() {
-        let answer = Proof::from_bits(Proof::answer(0xdead_beef).to_bits());
-        assert!(answer.is(Step::Answer) && !answer.is(Step::Proven));
-        assert_eq!(answer.cookie(), 0xdead_beef);
+    fn a_proof_is_its_step_and_reply() {
+        for reply in [SynReply::cookie(0xdead_beef), SynReply::challenge(0xdead_beef)] {
+            let answer = Proof::from_bits(Proof::answer(reply).to_bits());
+            assert!(answer.is(Step::Answer) && !answer.is(Step::Proven));
+            assert_eq!((answer.reply(), answer.reply().number()), (reply, 0xdead_beef));
+        }
+        let (cookie, challenge) = (SynReply::cookie(u32::MAX), SynReply::challenge(u32::MAX));
+        assert!(challenge.is_challenge() && !cookie.is_challenge());
+        assert_eq!([cookie.bypass(), challenge.bypass()], [Bypass::Answered as u32, Bypass::Challenged as u32]);
+        let rows: Vec<u32> = (0..BYPASS_ROWS).filter(|row| SynReply::is_of(*row)).collect();
+        assert_eq!(rows, [cookie.bypass(), challenge.bypass()]);
         assert!(Proof::NONE.is(Step::Evaluate) && Proof::of(Step::Unproven).is(Step::Unproven));
     }
 

@@ -414,13 +414,23 @@ impl Default for Size {
 pub struct RuleSpan {
     /// Index of the first row.
     pub first: u32,
-    /// Number of rows, at most [`MAX_RULES`]. In rows of the policy, also [`RuleSpan::PROVES`].
+    /// Number of rows, at most [`MAX_RULES`]. In rows of the policy, also [`RuleSpan::PROVES`] and [`RuleSpan::RESETS`].
     pub count: u32,
 }
 
 impl RuleSpan {
     /// The bit of `count` where sources of TCP have to prove their address ([`crate::proof`]).
     pub const PROVES: u32 = 1 << 7;
+    /// With [`RuleSpan::PROVES`], the bit of `count` where they do by resets ([`crate::proof::resets`]).
+    pub const RESETS: u32 = 1 << 6;
+    const BITS: u32 = Self::PROVES | Self::RESETS;
+
+    /// The span without these bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn without_proofs(self) -> Self {
+        Self { first: self.first, count: self.count & !Self::BITS }
+    }
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ pub struct Settings {
     pub scoping: Scoping,
     /// 1: the policy has ban lists.
     pub lists_in_use: u32,
-    /// 1: sources of some limit prove their address.
+    /// The ways in which sources of limits prove their address: [`Settings::BY_COOKIES`], [`Settings::BY_RESETS`].
     pub prove_in_use: u32,
     /// 1: some limit counts open connections.
     pub connections_in_use: u32,
@@ -99,6 +99,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The bit of `prove_in_use` for proofs by SYN cookies.
+    pub const BY_COOKIES: u32 = 1;
+    /// The bit of `prove_in_use` for [`crate::proof::resets`].
+    pub const BY_RESETS: u32 = 2;
+
     /// No policy: every packet passes. The default of a program until the agent writes its own.
     pub const NONE: Self = Self {
         seed: HashSeed::new([0; 4]),

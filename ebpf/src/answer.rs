@@ -60,7 +60,7 @@ pub fn is_to_own(frame: &impl Writable, to: Address, network: usize) -> bool {
 
 /// Whether a frame is to this device. Packets to another device, or to several, get no reply.
 #[inline(always)]
-fn is_to_own_device(frame: &impl Writable) -> bool {
+pub fn is_to_own_device(frame: &impl Writable) -> bool {
     addresses(frame).is_some_and(|[a, b, _]| weir_own_device(u64::from(a) | u64::from(b & 0xffff) << 32) != 0)
 }
 

@@ -16,6 +16,7 @@ mod maps;
 mod program;
 mod prove;
 mod record;
+mod resets;
 mod sample;
 mod stream;
 mod tap;
@@ -87,9 +88,9 @@ fn express(context: *mut xdp_md) -> u32 {
         }
         PacketVerdict::Refused(rule, _) => rule,
         PacketVerdict::Dropped => NO_RULE,
-        PacketVerdict::Answered(cookie) => {
+        PacketVerdict::Answered(reply) => {
             tap::driver_frame(context, Captured::REFUSED);
-            return if answer_driver_syn(context, cookie) != 0 { XDP_TX } else { XDP_DROP };
+            return if answer_driver_syn(context, reply.to_bits()) != 0 { XDP_TX } else { XDP_DROP };
         }
     };
     // Before a reply takes the packet's place.
@@ -118,9 +119,9 @@ fn traffic_control(context: *mut __sk_buff, link: Link) -> i32 {
         }
         PacketVerdict::Refused(rule, _) => rule,
         PacketVerdict::Dropped => NO_RULE,
-        PacketVerdict::Answered(cookie) => {
+        PacketVerdict::Answered(reply) => {
             tap::stack_frame(context, link, Captured::REFUSED);
-            return if answer_syn(context, link, cookie) { send_back(context) } else { TC_ACT_SHOT };
+            return if answer_syn(context, link, reply.to_bits()) { send_back(context) } else { TC_ACT_SHOT };
         }
     };
     // Before a reply takes the packet's place.
@@ -136,12 +137,12 @@ fn send_back(context: *mut __sk_buff) -> i32 {
     unsafe { bpf_redirect((*context).ifindex, flags) as i32 }
 }
 
-/// Turns the SYN into the SYN-ACK with this cookie; `false` if that fails.
+/// Turns the SYN into its SYN-ACK; `false` if that fails.
 #[inline(always)]
-fn answer_syn(context: *mut __sk_buff, link: Link, cookie: u32) -> bool {
+fn answer_syn(context: *mut __sk_buff, link: Link, reply: u64) -> bool {
     match link {
-        Link::Ethernet => answer_stack_syn(context, cookie) != 0,
-        Link::RawIp => answer_stack_syn_packet(context, cookie) != 0,
+        Link::Ethernet => answer_stack_syn(context, reply) != 0,
+        Link::RawIp => answer_stack_syn_packet(context, reply) != 0,
     }
 }
 
@@ -173,18 +174,18 @@ fn answer_stack_packet(context: *mut __sk_buff) -> u32 {
 }
 
 #[inline(never)]
-fn answer_driver_syn(context: *mut xdp_md, cookie: u32) -> u32 {
-    u32::from(prove::answer_syn(&mut XdpFrame::new(context), context.cast(), Link::Ethernet, cookie))
+fn answer_driver_syn(context: *mut xdp_md, reply: u64) -> u32 {
+    u32::from(prove::answer_syn(&mut XdpFrame::new(context), context.cast(), Link::Ethernet, reply))
 }
 
 #[inline(never)]
-fn answer_stack_syn(context: *mut __sk_buff, cookie: u32) -> u32 {
-    u32::from(prove::answer_syn(&mut TcFrame::new(context), context.cast(), Link::Ethernet, cookie))
+fn answer_stack_syn(context: *mut __sk_buff, reply: u64) -> u32 {
+    u32::from(prove::answer_syn(&mut TcFrame::new(context), context.cast(), Link::Ethernet, reply))
 }
 
 #[inline(never)]
-fn answer_stack_syn_packet(context: *mut __sk_buff, cookie: u32) -> u32 {
-    u32::from(prove::answer_syn(&mut TcFrame::new(context), context.cast(), Link::RawIp, cookie))
+fn answer_stack_syn_packet(context: *mut __sk_buff, reply: u64) -> u32 {
+    u32::from(prove::answer_syn(&mut TcFrame::new(context), context.cast(), Link::RawIp, reply))
 }
 
 #[inline(never)]

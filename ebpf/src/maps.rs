@@ -16,6 +16,7 @@ use common::packet::Direction;
 use common::packet::reply::Reply;
 use common::prefix::Line;
 use common::proof::Recent;
+use common::proof::resets::Known;
 use common::record::{RecordKey, Recorded};
 use common::rule::Rule;
 use common::scope::ScopeSpans;
@@ -187,6 +188,10 @@ pub static COOKIE_PORTS: Array<u32, 1> = Array::new();
 /// The connections that were proven a moment ago.
 #[btf_map]
 pub static PROVEN: PerCpuArray<Recent, { Recent::COUNT as usize }> = PerCpuArray::new();
+
+/// The sources that proved their address by resets. It outlives every policy.
+#[btf_map]
+pub static PROVEN_SOURCES: Array<Known, 1> = Array::new();
 
 /// The states of the buckets for traffic to which limits per source do not apply.
 #[btf_map]

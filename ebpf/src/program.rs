@@ -14,7 +14,7 @@ use common::program::{Context, Program};
 use common::proof::Proof;
 use common::rule::{RuleSpan, Subject};
 use common::scope::{ScopeSpans, ScopedPacket, Scopes, Scoping, SpansBy, find};
-use common::settings::PortSpans;
+use common::settings::{PortSpans, Settings};
 use common::throttle::Host;
 
 use crate::atomics;
@@ -23,6 +23,7 @@ use crate::clock;
 use crate::connections;
 use crate::maps::{BANS, ESSENTIAL, INTERFACES, LISTS, ListChunks, PORTS, PREFIXES, RUNTIME, SCOPES, setting};
 use crate::prove::{prove, weir_note_proven};
+use crate::resets;
 use crate::throttle::Kernel;
 use crate::trace;
 
@@ -77,8 +78,12 @@ impl Program for Kernel {
     }
 
     #[inline(always)]
-    fn prove(&self, context: Context, packet: &Packet) -> Proof {
-        prove(context, packet)
+    fn prove(&self, context: Context, packet: &Packet, by_resets: bool) -> Proof {
+        match (by_resets, setting!(prove_in_use)) {
+            (true, ways) if ways & Settings::BY_RESETS != 0 => resets::prove(context, packet),
+            (false, ways) if ways & Settings::BY_COOKIES != 0 => prove(context, packet),
+            _ => Proof::NONE,
+        }
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! Proofs of addresses, by the kernel's SYN cookies.
+//! Proofs of addresses, by the kernel's SYN cookies, and replies to SYNs.
 
 use core::ffi::c_void;
 
@@ -11,7 +11,7 @@ use common::key::Key;
 use common::packet::reply::{Reply, Syn};
 use common::packet::{Address, Depth, Link, Packet, parse};
 use common::program::Context;
-use common::proof::{Proof, Recent, Step, may_have_cookies, second};
+use common::proof::{Proof, Recent, Step, SynReply, may_have_cookies, second};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
@@ -221,8 +221,7 @@ fn made_cookie(made: i64, port: u32) -> Proof {
         return Proof::NONE;
     }
     let now = clock::nanoseconds();
-    let may_answer = COOKIES.get_ptr_mut(0);
-    if !may_answer.is_some_and(|state| setting!(cookies).take(MapCell(state), clock::ticks(now))) {
+    if !may_answer(now) {
         return Proof::of(Step::Refuse);
     }
     if let Some(last) = COOKIE_PORTS.get_ptr_mut(port) {
@@ -233,12 +232,18 @@ fn made_cookie(made: i64, port: u32) -> Proof {
             }
         }
     }
-    Proof::answer(made as u32)
+    Proof::answer(SynReply::cookie(made as u32))
 }
 
-/// Turns the frame, a SYN, into the SYN-ACK with this cookie; `false` if that fails.
+/// Whether one more SYN may be answered.
 #[inline(always)]
-pub fn answer_syn(frame: &mut impl Writable, context: *mut c_void, link: Link, cookie: u32) -> bool {
+pub fn may_answer(now: u64) -> bool {
+    COOKIES.get_ptr_mut(0).is_some_and(|state| setting!(cookies).take(MapCell(state), clock::ticks(now)))
+}
+
+/// Turns the frame, a SYN, into its SYN-ACK; `false` if that fails.
+#[inline(always)]
+pub fn answer_syn(frame: &mut impl Writable, context: *mut c_void, link: Link, bits: u64) -> bool {
     let mut mtu = 0u32;
     // SAFETY: the helper writes the number; without one the reply has the SYN's.
     unsafe { bpf_check_mtu(context, 0, &raw mut mtu, 0, 0) };
@@ -247,6 +252,6 @@ pub fn answer_syn(frame: &mut impl Writable, context: *mut c_void, link: Link, c
     // SAFETY: a map value that only this CPU uses.
     let reply = unsafe { &mut *reply };
     *reply = Reply::EMPTY;
-    let words = reply.syn_ack(frame, &packet, cookie, mtu);
+    let words = reply.syn_ack(frame, &packet, SynReply::from_bits(bits), mtu);
     words != 0 && send(frame, link, &packet, reply, words)
 }

@@ -55,7 +55,12 @@ const TOOLS: [Tool; 16] = [
     Tool { programs: &["depmod"], package: "kmod", group: Group::Vm, reason: "reads what kernel modules need" },
     Tool { programs: &["mmdebstrap"], package: "mmdebstrap", group: Group::Vm, reason: "makes guests with systemd" },
     Tool { programs: &["mke2fs"], package: "e2fsprogs", group: Group::Vm, reason: "makes the disks of guests" },
-    Tool { programs: &["nft"], package: "nftables", group: Group::Bench, reason: "an alternative to measure" },
+    Tool {
+        programs: &["nft"],
+        package: "nftables",
+        group: Group::Test,
+        reason: "a client's firewall, and an alternative to measure",
+    },
     Tool {
         programs: &["iptables-legacy"],
         package: "iptables",

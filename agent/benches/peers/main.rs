@@ -221,28 +221,26 @@ impl Server {
         let (first, second) = clients.split_at_mut(load.connections / 2);
         let worked = self.worked()?;
         let start = Instant::now();
-        let done: Result<Vec<u64>> = thread::scope(|scope| {
-            let half = |half: usize, clients: &mut [Client]| {
-                let mut place = half * requests.len() / 2;
-                let (mut done, mut together) = (0, Vec::new());
-                while start.elapsed() < slice {
-                    for client in &mut *clients {
-                        together.clear();
-                        for _ in 0..load.at_once {
-                            place = (place + 1) % requests.len();
-                            together.extend_from_slice(requests[place].as_bytes());
-                        }
-                        client.send(&together)?;
+        let half = |half: usize, clients: &mut [Client]| -> Result<u64> {
+            let mut place = half * requests.len() / 2;
+            let (mut done, mut together) = (0, Vec::new());
+            while start.elapsed() < slice {
+                for client in &mut *clients {
+                    together.clear();
+                    for _ in 0..load.at_once {
+                        place = (place + 1) % requests.len();
+                        together.extend_from_slice(requests[place].as_bytes());
                     }
-                    for client in &mut *clients {
-                        (0..load.at_once).try_for_each(|_| client.passed())?;
-                    }
-                    done += (clients.len() * load.at_once * load.each) as u64;
+                    client.send(&together)?;
                 }
-                Ok(done)
-            };
-            both([scope.spawn(|| half(0, first)), scope.spawn(|| half(1, second))])
-        });
+                for client in &mut *clients {
+                    (0..load.at_once).try_for_each(|_| client.passed())?;
+                }
+                done += (clients.len() * load.at_once * load.each) as u64;
+            }
+            Ok(done)
+        };
+        let done = thread::scope(|scope| both([scope.spawn(|| half(0, first)), scope.spawn(|| half(1, second))]));
         let (done, elapsed) = (done?.into_iter().sum::<u64>() as f64, start.elapsed().as_secs_f64());
         Ok((done / elapsed, (self.worked()? - worked).as_secs_f64() * 1e6 / done))
     }

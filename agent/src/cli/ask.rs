@@ -94,6 +94,13 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
                 number(proofs.acks_accepted),
                 number(proofs.acks_refused)
             ));
+            if proofs.syns_challenged > 0 {
+                text.push_str(&format!(
+                    "; {} SYNs challenged, {} resets accepted",
+                    number(proofs.syns_challenged),
+                    number(proofs.resets_accepted)
+                ));
+            }
         }
         if let Some(has_room) = status.has_room {
             text.push_str(if has_room {

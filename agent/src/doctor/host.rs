@@ -66,10 +66,10 @@ fn btf(on_groups: Needed) -> Check {
     Check::lacking(on_groups, "BTF", found, "use a kernel with CONFIG_DEBUG_INFO_BTF=y")
 }
 
-/// For limits with `prove`; `None` without any.
+/// For limits whose sources prove their address by cookies; `None` without any.
 fn syn_cookies(config: &Config) -> Option<Check> {
     const NAME: &str = "SYN cookies";
-    if !config.limits.iter().any(Limit::proves) {
+    if !config.limits.iter().any(Limit::proves_by_cookies) {
         return None;
     }
     let setting = cookies::SETTING;

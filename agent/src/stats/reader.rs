@@ -324,10 +324,12 @@ pub(crate) fn bypass_status(row: impl Fn(Bypass) -> Counters) -> BypassStatus {
 fn proof_status(row: impl Fn(Bypass) -> Counters) -> ProofStatus {
     ProofStatus {
         syns_answered: row(Bypass::Answered).throttled.packets,
+        syns_challenged: row(Bypass::Challenged).throttled.packets,
         syns_refused: row(Bypass::Unanswered).throttled.packets,
         syns_passed: row(Bypass::WithoutCookie).over.packets,
         acks_accepted: row(Bypass::Proven).over.packets,
         acks_refused: row(Bypass::Unproven).throttled.packets,
+        resets_accepted: row(Bypass::ProvenByReset).over.packets,
     }
 }
 

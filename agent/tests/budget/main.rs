@@ -57,7 +57,15 @@ macro_rules! prove {
 const PROVE: &str = prove!();
 const PROVE_AND_OPEN: &str = concat!(prove!(), open!());
 const EVERYTHING_PROVEN_AND_OPEN: &str = concat!(everything!(), prove!(), open!());
-const POLICIES: [(&str, &str); 11] = [
+macro_rules! resets {
+    () => {
+        "[[limit]]\nname = \"reset\"\nrate = \"1000/s\"\nprotocol = \"tcp\"\nports = [81]\nunit = \"connections\"\n\
+         prove = \"reset\"\n"
+    };
+}
+const RESETS: &str = resets!();
+const EVERYTHING_PROVEN_BOTH_WAYS_AND_OPEN: &str = concat!(everything!(), prove!(), resets!(), open!());
+const POLICIES: [(&str, &str); 13] = [
     ("one limit", ONE),
     ("four limits", FOUR),
     ("sliding window", WINDOW),
@@ -69,6 +77,8 @@ const POLICIES: [(&str, &str); 11] = [
     ("everything and open connections", EVERYTHING_AND_OPEN),
     ("proofs and open connections", PROVE_AND_OPEN),
     ("everything, proofs and open connections", EVERYTHING_PROVEN_AND_OPEN),
+    ("proofs by resets", RESETS),
+    ("everything, both proofs and open connections", EVERYTHING_PROVEN_BOTH_WAYS_AND_OPEN),
 ];
 const ENTRIES: [(&str, Entry); 2] = [("xdp", Entry::Xdp), ("tc", Entry::Tc)];
 

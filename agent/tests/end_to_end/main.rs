@@ -42,6 +42,7 @@ mod recipes;
 mod record;
 mod reload;
 mod replies;
+mod resets;
 mod safety;
 mod scopes;
 mod service;
@@ -63,7 +64,7 @@ use testbed::{flows, foreign, network as support, redis, tcp, wire};
 /// Set by `cargo xtask vm --quick`.
 const ON_KERNELS_ONLY: &str = "WEIR_ON_KERNELS_ONLY";
 /// Tests whose results depend on the kernel: run on each kernel that is tested.
-const ON_KERNELS: [&[Test]; 27] = [
+const ON_KERNELS: [&[Test]; 28] = [
     connections::ON_KERNELS,
     levels::TESTS,
     lists::TESTS,
@@ -91,9 +92,10 @@ const ON_KERNELS: [&[Test]; 27] = [
     capture::TESTS,
     heavy_prefixes::ON_KERNELS,
     prove::ON_KERNELS,
+    resets::ON_KERNELS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 24] = [
+const ON_ANY_KERNEL: [&[Test]; 25] = [
     connections::ON_ANY_KERNEL,
     safety::TESTS,
     reboot::TESTS,
@@ -118,6 +120,7 @@ const ON_ANY_KERNEL: [&[Test]; 24] = [
     members::TESTS,
     heavy_prefixes::ON_ANY_KERNEL,
     prove::ON_ANY_KERNEL,
+    resets::ON_ANY_KERNEL,
 ];
 
 /// Spreads tests that run one at a time among the others, so that none has a thread while it waits for its turn.
@@ -206,6 +209,10 @@ fn main() {
     if !has_bond {
         eprintln!("skipped: what takes bonds, which this kernel does not have");
     }
+    let has_nft = obstacle.is_none() && resets::has_nft();
+    if !has_nft {
+        eprintln!("skipped: what takes nft and connection tracking, which this machine does not have");
+    }
     let is_emulated = support::is_virtual();
     if is_emulated {
         eprintln!("skipped: what measures CPU time, since this CPU is emulated");
@@ -222,6 +229,7 @@ fn main() {
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
         .chain(stacked::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
+        .chain(resets::WITH_NFT.iter().map(|test| (test, !is_too_old && has_nft)))
         .chain(scopes::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
         .chain(memory::WITH_GROUPS.iter().map(|test| (test, !is_too_old && has_memory_groups)))
         .chain(memory::WITH_USAGE.iter().map(|test| (test, tells_usage)))

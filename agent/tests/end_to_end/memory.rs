@@ -196,11 +196,12 @@ fn many(limits: usize, prefixes: usize) -> String {
     text
 }
 
-/// Limits for a port and a network each, of which some are for an interface, too.
 /// Limits with more maps, and with programs of their own.
 const PROVEN: &str = "[[limit]]\nname = \"proven\"\nunit = \"connections\"\nrate = \"9/s\"\nprove = true\n";
 const OPEN: &str = "[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = 50\n";
+const RESETS: &str = "[[limit]]\nname = \"reset\"\nunit = \"connections\"\nrate = \"9/s\"\nprove = \"reset\"\n";
 
+/// Limits for a port and a network each, of which some are for an interface, too.
 fn scoped(limits: usize) -> String {
     (1..=limits).fold(String::new(), |mut text, nth| {
         let interfaces = if nth % 2 == 0 { "interfaces = [\"weir0\"]\n" } else { "" };
@@ -221,6 +222,7 @@ fn memory_at_rest_is_what_the_kernel_says() {
         ("max_sources = 1000", many(10_000, 100_000)),
         ("max_sources = 1000", scoped(200)),
         ("max_sources = 1000", format!("{ONE}{PROVEN}{OPEN}")),
+        ("max_sources = 1000", format!("{ONE}{RESETS}")),
     ] {
         let network = Network::new();
         let running = network.start(agent, &rest);

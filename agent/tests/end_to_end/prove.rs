@@ -71,7 +71,7 @@ fn with_server<T>(network: &Network, work: impl FnOnce() -> T) -> (T, u64) {
 }
 
 /// A network whose client has both IP versions, and whose server uses SYN cookies as `cookies` says.
-fn network(cookies: &str, attach: &str) -> Network {
+pub fn network(cookies: &str, attach: &str) -> Network {
     let network = Network::new();
     network.in_server(|| std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", cookies).unwrap());
     network.in_client(|| std::fs::write("/proc/sys/net/ipv6/conf/client0/disable_ipv6", "0").unwrap());
@@ -95,7 +95,7 @@ fn connect(network: &Network, to: &str) -> Option<Duration> {
     })
 }
 
-fn proofs(agent: &Agent<'_>, name: &str) -> u64 {
+pub fn proofs(agent: &Agent<'_>, name: &str) -> u64 {
     agent.json(&["status"])["proofs"][name].as_u64().unwrap()
 }
 

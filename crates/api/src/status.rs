@@ -196,6 +196,9 @@ pub struct BypassStatus {
 pub struct ProofStatus {
     /// SYNs that were answered by a SYN cookie.
     pub syns_answered: u64,
+    /// SYNs that were answered by a challenge (`prove = "reset"`).
+    #[serde(default)]
+    pub syns_challenged: u64,
     /// SYNs that were refused above the limit on answers.
     pub syns_refused: u64,
     /// SYNs that passed, since the kernel had no SYN cookies in use.
@@ -204,6 +207,9 @@ pub struct ProofStatus {
     pub acks_accepted: u64,
     /// ACKs without one, which were refused.
     pub acks_refused: u64,
+    /// Resets that proved a source's address (`prove = "reset"`).
+    #[serde(default)]
+    pub resets_accepted: u64,
 }
 
 /// An exempt address and the reason.

@@ -36,6 +36,7 @@ impl Limit {
         parts.extend(self.prove.map(|when| match when {
             Prove::InUse => "sources prove their address while SYN cookies are in use".to_owned(),
             Prove::Always => "sources always prove their address".to_owned(),
+            Prove::Reset => "sources prove their address by resets".to_owned(),
         }));
         parts.extend(self.sources.as_ref().map(|sources| self.sources_in_words(sources)));
         parts.extend(self.interfaces.as_ref().map(|names| format!("on {}", shortened(names.iter()))));

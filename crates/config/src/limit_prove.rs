@@ -9,16 +9,10 @@ pub fn prove(table: &mut Table<'_, '_>) -> Option<Prove> {
     if let Some(is_proven) = value.get_ref().as_bool() {
         return is_proven.then_some(Prove::InUse);
     }
-    if value.get_ref().as_str() == Some("reset") {
-        let span = table.span_of("prove");
-        let help = "set prove = true: for listeners of this host, by the kernel's SYN cookies";
-        table.problems.error(span, "prove = \"reset\" is not supported", help);
-        return None;
-    }
     if value.get_ref().as_str().is_some() {
         return table.word("prove", Prove::WORDS);
     }
-    table.wrong_type("prove", value, "prove = true (\"in-use\"), prove = \"always\" or prove = false");
+    table.wrong_type("prove", value, "prove = true (\"in-use\"), \"always\", \"reset\" or false");
     None
 }
 

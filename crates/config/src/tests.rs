@@ -134,13 +134,6 @@ fn every_error_says_where_it_is_and_what_to_write() {
         (&limit(&format!("{rate}burst = 0")), 6, 9, "out of range", "from 1"),
         (&limit(&format!("{rate}prove = true")), 6, 9, "protocol = \"any\"", "protocol = \"tcp\""),
         (
-            &limit(&format!("{rate}protocol = \"tcp\"\nprove = \"reset\"")),
-            7,
-            9,
-            "\"reset\" is not supported",
-            "prove = true",
-        ),
-        (
             &limit(&format!("{rate}protocol = \"tcp\"\nprove = \"alway\"")),
             7,
             9,

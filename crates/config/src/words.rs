@@ -96,12 +96,14 @@ words!(
     }
 );
 words!(
-    /// When sources of a limit prove their address.
+    /// When and how sources of a limit prove their address.
     Prove {
         /// While the kernel has SYN cookies in use.
         InUse = "in-use",
         /// Always: the kernel uses SYN cookies for every connection.
         Always = "always",
+        /// Always, by resets: also for forwarded connections.
+        Reset = "reset",
     }
 );
 words!(

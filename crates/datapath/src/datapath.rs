@@ -140,6 +140,7 @@ impl Datapath {
             .map_max_entries("RECORD_ODD", size::recorded(&image))
             .map_max_entries("OWN", size::own_addresses(&settings))
             .map_max_entries("COOKIE_PORTS", size::cookie_ports(&settings))
+            .map_max_entries(pins::PROVEN_SOURCES, size::proven_sources(&settings))
             .map_max_entries("LAYOUT", text::chunks(&layout))
             .map_max_entries("EVENTS", RING_BYTES);
         connections::configure(&mut loader, &image, pins);
@@ -148,6 +149,9 @@ impl Datapath {
         }
         loader.map_pin_path(pins::BANS, pins.map(pins::BANS));
         loader.map_pin_path(pins::LISTS, pins.map(pins::LISTS));
+        if settings.prove_in_use & Settings::BY_RESETS != 0 {
+            loader.map_pin_path(pins::PROVEN_SOURCES, pins.map(pins::PROVEN_SOURCES));
+        }
         let direction = if settings.is_egress != 0 { Direction::Egress } else { Direction::Ingress };
         for (map, path) in place.generation().iter().flat_map(|generation| generation.maps(direction)) {
             loader.map_pin_path(map, path);
@@ -225,19 +229,22 @@ impl Datapath {
     ///
     /// When the kernel's sockets or maps cannot be read.
     pub fn count_connections(&mut self) -> Result<usize, LoadError> {
-        self.forget_other_connections()?;
+        self.remove_unused_pins()?;
         match (&mut self.connections, self.attached.first()) {
             (Some(connections), Some(interface)) => connections.begin(&self.image, interface),
             _ => Ok(0),
         }
     }
 
-    /// Removes the counts of all policies but this one.
+    /// Removes the counts of connections of all policies but this one, and what was proven to others.
     ///
     /// # Errors
     ///
     /// When a pin cannot be removed.
-    pub fn forget_other_connections(&self) -> Result<(), LoadError> {
+    pub fn remove_unused_pins(&self) -> Result<(), LoadError> {
+        if self.settings.prove_in_use & Settings::BY_RESETS == 0 {
+            self.pins.forget_proven_sources()?;
+        }
         self.pins.forget_connections(Some(&self.image))
     }
 

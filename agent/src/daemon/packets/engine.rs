@@ -105,7 +105,7 @@ impl PacketEngine {
         let change = match Change::load(&config, plan, &self.pins, interfaces, None, lasting) {
             Ok(change) => change,
             Err(error) => {
-                self.lock().forget_other_connections();
+                self.lock().remove_unused_pins();
                 return Err(error);
             }
         };

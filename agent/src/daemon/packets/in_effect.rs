@@ -128,8 +128,8 @@ impl InEffect {
     }
 
     /// Removes the counts of connections of a policy that was not put in effect.
-    pub(super) fn forget_other_connections(&self) {
-        if let Err(error) = self.ingress.forget_other_connections() {
+    pub(super) fn remove_unused_pins(&self) {
+        if let Err(error) = self.ingress.remove_unused_pins() {
             tracing::warn!("{error}");
         }
     }
@@ -163,7 +163,7 @@ impl InEffect {
             Ok(notes) => notes,
             Err(error) => {
                 undo(change, pins);
-                self.forget_other_connections();
+                self.remove_unused_pins();
                 std::iter::once(&mut self.ingress).chain(&mut self.egress).for_each(Datapath::reopen);
                 // The replaced policy's last counts are kept.
                 self.counted = fold(pins, &self.generation, &mut Vec::new()).unwrap_or_else(|| self.counted.clone());

@@ -1,9 +1,9 @@
-//! Limits whose sources prove their address, and the kernel's setting that they depend on.
+//! Limits whose sources prove their address by the kernel's SYN cookies, and the setting that they depend on.
 
 use config::policy::{Config, Limit, Mode, Prove};
 use host::{StateDirectory, syn_cookies};
 
-/// Limits whose sources prove their address.
+/// Limits whose sources prove their address by cookies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proving {
     /// Their names.
@@ -19,7 +19,7 @@ pub struct Proving {
 impl Proving {
     /// Without counters; `None` if no limit proves.
     pub fn of_config(config: &Config) -> Option<Self> {
-        let proving: Vec<&Limit> = config.limits.iter().filter(|limit| limit.proves()).collect();
+        let proving: Vec<&Limit> = config.limits.iter().filter(|limit| limit.proves_by_cookies()).collect();
         if proving.is_empty() || config.agent.mode == Mode::Observe {
             return None;
         }

@@ -247,14 +247,16 @@ impl Page<'_> {
         if let Some(proofs) = &status.proofs {
             self.counter(
                 "weir_proof_packets_total",
-                "SYNs and ACKs of sources that prove their address, by outcome.",
+                "SYNs, ACKs and resets of sources that prove their address, by outcome.",
                 ["packet", "outcome"],
                 [
                     (["syn", "answered"], proofs.syns_answered),
+                    (["syn", "challenged"], proofs.syns_challenged),
                     (["syn", "refused"], proofs.syns_refused),
                     (["syn", "passed"], proofs.syns_passed),
                     (["ack", "accepted"], proofs.acks_accepted),
                     (["ack", "refused"], proofs.acks_refused),
+                    (["reset", "accepted"], proofs.resets_accepted),
                 ],
             )?;
         }

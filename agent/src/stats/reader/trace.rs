@@ -93,9 +93,11 @@ fn bypass(counter: u32) -> &'static str {
         (Bypass::NotIpThrottled, "not an IP packet, above the limit of its kind"),
         (Bypass::Unproven, "an ACK without a valid SYN cookie"),
         (Bypass::Answered, "a SYN that was answered by a SYN cookie"),
-        (Bypass::Unanswered, "a SYN above the limit on SYN cookies"),
+        (Bypass::Challenged, "a SYN that was answered by a challenge"),
+        (Bypass::Unanswered, "a SYN above the limit on SYN cookies and challenges"),
         (Bypass::Proven, "an ACK with a valid SYN cookie"),
         (Bypass::WithoutCookie, "a SYN, while the kernel has no SYN cookies in use"),
+        (Bypass::ProvenByReset, "a reset that proves an address"),
     ];
     REASONS.iter().find(|(bypass, _)| *bypass as u32 == counter).map_or("unknown", |(_, reason)| reason)
 }

@@ -1,10 +1,12 @@
-//! Replies to SYNs: a SYN-ACK whose sequence number is a cookie, so that the host remembers nothing (RFC 4987, 3.6).
+//! Replies to SYNs: a SYN-ACK whose sequence number is a cookie, so that the host remembers nothing (RFC 4987, 3.6), or
+//! one that acknowledges a number which its receiver never sent ([`crate::proof::resets`]).
 //!
 //! The only option is the maximum segment size, and only if the SYN has an option, too: the reply is never longer than
 //! the SYN, so that a forged source receives no more bytes than the forger sends.
 
-use super::{IPV4, IPV6, Reply, TCP, fold, sum};
+use super::{IPV4, IPV6, Reply, TCP, fold, is_between_two_hosts, sum};
 use crate::packet::{Bytes, Packet};
+use crate::proof::SynReply;
 
 /// The window of the reply, as the host's own with default buffers. Without an option for its scale, it is never larger.
 const WINDOW: u32 = 64_240;
@@ -49,10 +51,13 @@ impl Syn {
 }
 
 impl Reply {
-    /// Builds the SYN-ACK to a SYN, with a cookie as its sequence number, of a host whose link sends packets of `mtu`
-    /// bytes; 0 if that is unknown. Returns its number of words; 0 if there is none.
+    /// Builds the SYN-ACK to a SYN, of a host whose link sends packets of `mtu` bytes; 0 if that is unknown. Returns its
+    /// number of words; 0 if there is none.
     #[inline(always)]
-    pub fn syn_ack(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet, cookie: u32, mtu: u32) -> usize {
+    pub fn syn_ack(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet, reply: SynReply, mtu: u32) -> usize {
+        if !is_between_two_hosts(packet) {
+            return 0;
+        }
         let at = usize::from(packet.transport_offset);
         let Some(syn) = Syn::read(bytes, at, packet.is_ipv4) else { return 0 };
         let (Some(ports), Some(sequence)) = (bytes.u32(at), bytes.u32(at + 4)) else { return 0 };
@@ -71,8 +76,10 @@ impl Reply {
         let room = if mtu > headers { mtu - headers } else { syn.segment_size };
         let size = if room < syn.segment_size { room } else { syn.segment_size };
         self.words[first] = ports.rotate_left(16);
-        self.words[first + 1] = cookie.to_be();
-        self.words[first + 2] = u32::from_be(sequence).wrapping_add(1).to_be();
+        // The sequence number of a challenge means nothing.
+        self.words[first + 1] = reply.number().to_be();
+        let next = u32::from_be(sequence).wrapping_add(1);
+        self.words[first + 2] = if reply.is_challenge() { reply.number() } else { next }.to_be();
         self.words[first + 3] = (words << 28 | ACK | SYN | WINDOW).to_be();
         self.words[first + 4] = 0;
         if has_option {

@@ -59,6 +59,18 @@ impl Limit {
         self.prove.is_some() && self.action != Action::Observe
     }
 
+    /// Whether they do by the kernel's SYN cookies.
+    #[must_use]
+    pub fn proves_by_cookies(&self) -> bool {
+        self.proves() && !self.proves_by_resets()
+    }
+
+    /// Whether they do by resets.
+    #[must_use]
+    pub fn proves_by_resets(&self) -> bool {
+        self.proves() && self.prove == Some(Prove::Reset)
+    }
+
     /// The key as written in limits.toml.
     #[must_use]
     pub fn key_name(&self) -> String {

@@ -50,7 +50,12 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
     let mut rows = spans::Rows::new(&limits, &groups, scale, config.agent.mode);
     let kinds = spans::PortKinds::of(&limits, direction);
     let scoping = scopes.scoping(kinds.count() + 1)?;
-    let proves = config.agent.mode == Mode::Enforce && own.iter().any(|limit| limit.proves());
+    let prove = |bit: u32, by: fn(&Limit) -> bool| {
+        if config.agent.mode == Mode::Enforce && own.iter().any(|limit| by(limit)) { bit } else { 0 }
+    };
+    let prove_in_use =
+        prove(Settings::BY_COOKIES, Limit::proves_by_cookies) | prove(Settings::BY_RESETS, Limit::proves_by_resets);
+    let proves = prove_in_use != 0;
     let mut pairs = Vec::new();
     for pair in scopes.pairs() {
         let applies = |nth: usize| scopes.applies(limits[nth].0.limit, pair);
@@ -115,7 +120,7 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
                 && config.agent.mode == Mode::Enforce
                 && config.ban_lists.iter().any(|list| list.class().is_none()),
         ),
-        prove_in_use: u32::from(proves),
+        prove_in_use,
         connections_in_use: u32::from(own.iter().any(|limit| limit.concurrent.is_some())),
         answers: PacketBucket::of_replies(scale),
         cookies: PacketBucket::of_cookies(scale),

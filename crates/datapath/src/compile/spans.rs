@@ -56,9 +56,15 @@ impl Limits<'_> {
         (rules <= MAX_RULES as usize && !needs_port).then_some(own)
     }
 
-    /// Whether sources of one of these limits prove their address.
-    fn prove<'n>(&self, mut limits: impl Iterator<Item = &'n usize>) -> bool {
-        self.proves && limits.any(|nth| self.all[*nth].1.proves())
+    /// The bits of spans to which these limits apply: whether and how sources prove their address. Where limits differ,
+    /// it is by resets, which need no listener.
+    fn proofs<'n>(&self, limits: impl Iterator<Item = &'n usize>) -> u32 {
+        let bits = |limit: &Limit| match (limit.proves(), limit.proves_by_resets()) {
+            (false, _) => 0,
+            (true, false) => RuleSpan::PROVES,
+            (true, true) => RuleSpan::PROVES | RuleSpan::RESETS,
+        };
+        if self.proves { limits.fold(0, |all, nth| all | bits(self.all[*nth].1)) } else { 0 }
     }
 
     /// Whether a limit applies to the packets of a row.
@@ -81,12 +87,11 @@ impl Limits<'_> {
                 without[index] = applying;
             }
         }
-        if self.prove(TCP_ROWS.iter().flat_map(|row| &without[*row])) {
-            TCP_ROWS.iter().for_each(|row| elsewhere[*row].count |= RuleSpan::PROVES);
-        }
+        let proofs = self.proofs(TCP_ROWS.iter().flat_map(|row| &without[*row]));
+        TCP_ROWS.iter().for_each(|row| elsewhere[*row].count |= proofs);
         let mut of_ports = Vec::new();
         for (named, port) in &kinds.kinds {
-            let (mut spans, mut proves) = (PortSpans::default(), false);
+            let (mut spans, mut proofs) = (PortSpans::default(), 0);
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 for kind in KINDS {
                     let index = span_index(protocol, kind);
@@ -96,12 +101,12 @@ impl Limits<'_> {
                     all.sort_unstable();
                     let span = rows.span(&all, || format!("{protocol:?} port {port}").to_lowercase())?;
                     spans.packed[index] = PortSpans::pack(span);
-                    proves |= TCP_ROWS.contains(&index) && self.prove(all.iter());
+                    if TCP_ROWS.contains(&index) {
+                        proofs |= self.proofs(all.iter());
+                    }
                 }
             }
-            if proves {
-                TCP_ROWS.iter().for_each(|row| spans.packed[*row] |= RuleSpan::PROVES);
-            }
+            TCP_ROWS.iter().for_each(|row| spans.packed[*row] |= proofs);
             of_ports.push(spans);
         }
         let hidden = self.hidden(rows.mode);

@@ -77,9 +77,8 @@ pub fn reservation(image: &Image, interface: &Attached, tuple: &Tuple) -> Option
         network: image.network(remote),
         ..Subject::default()
     };
-    let span = span(image, interface, entry, tuple.local_port as u16);
-    let count = span.count & !RuleSpan::PROVES;
-    let rules = image.rules.get(span.first as usize..)?.iter().take(count as usize);
+    let span = span(image, interface, entry, tuple.local_port as u16).without_proofs();
+    let rules = image.rules.get(span.first as usize..)?.iter().take(span.count as usize);
     let mut reservation = Reservation::default();
     for (key, rule) in reservation.keys.iter_mut().zip(rules.take(MOST_KEYS).take_while(|rule| rule.counts_open())) {
         *key = Rule::key_of(rule, &subject);

@@ -30,6 +30,9 @@ pub(crate) const BANS: &str = "BANS";
 /// The map of ban lists, which all policies and tables share.
 pub(crate) const LISTS: &str = "LISTS";
 
+/// The sources that proved their address by resets, if some limit of the policy requires it.
+pub(crate) const PROVEN_SOURCES: &str = "PROVEN_SOURCES";
+
 /// The prefix of pins of links.
 const LINK: &str = "link-";
 /// The prefix of pins of programs.

@@ -8,7 +8,7 @@ use bpf::link::{self, Link};
 
 use crate::error::LoadError;
 use crate::hooks::hook::HookOf;
-use crate::hooks::pins::{BANS, HookPins, LISTS, PinDirectory, SHARED_MAPS, remove};
+use crate::hooks::pins::{BANS, HookPins, LISTS, PROVEN_SOURCES, PinDirectory, SHARED_MAPS, remove};
 use crate::hooks::traffic_control;
 
 impl HookPins {
@@ -76,7 +76,7 @@ impl PinDirectory {
         self.discard_change()?;
         self.generations().clear()?;
         self.forget_connections(None)?;
-        for path in SHARED_MAPS.iter().chain(&[BANS, LISTS]).map(|name| self.map(name)) {
+        for path in SHARED_MAPS.iter().chain(&[BANS, LISTS, PROVEN_SOURCES]).map(|name| self.map(name)) {
             if path.exists() {
                 remove(&path)?;
                 removed.push(path);
@@ -85,5 +85,15 @@ impl PinDirectory {
         // Fails if other files are in the directory, which is no error.
         let _ = fs::remove_dir(self.path());
         Ok(removed)
+    }
+
+    /// Removes the sources that proved their address.
+    ///
+    /// # Errors
+    ///
+    /// When the pin cannot be removed.
+    pub(crate) fn forget_proven_sources(&self) -> Result<(), LoadError> {
+        let path = self.map(PROVEN_SOURCES);
+        if path.exists() { remove(&path) } else { Ok(()) }
     }
 }

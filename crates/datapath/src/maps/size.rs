@@ -1,6 +1,7 @@
 //! Sizes of maps, in elements or bytes.
 
 use common::own::MOST_OWN;
+use common::proof::resets::Known;
 use common::record::MOST_RECORDED;
 use common::settings::Settings;
 
@@ -34,9 +35,14 @@ pub(crate) const fn own_addresses(settings: &Settings) -> u32 {
     if settings.reject_in_use != 0 || settings.prove_in_use != 0 { MOST_OWN } else { 1 }
 }
 
-/// The ports whose cookies are recorded: all, where sources prove their address.
+/// The ports whose cookies are recorded: all, where sources prove their address by them.
 pub(crate) const fn cookie_ports(settings: &Settings) -> u32 {
-    if settings.prove_in_use != 0 { 1 << 16 } else { 1 }
+    if settings.prove_in_use & Settings::BY_COOKIES != 0 { 1 << 16 } else { 1 }
+}
+
+/// The sources that are remembered to have proven their address by resets.
+pub(crate) const fn proven_sources(settings: &Settings) -> u32 {
+    if settings.prove_in_use & Settings::BY_RESETS != 0 { Known::COUNT } else { 1 }
 }
 
 /// The most sources of a part of a recording: outgoing packets are not recorded.

@@ -22,14 +22,22 @@ fn syn(is_ipv4: bool, options: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 fn reply(frame: &[u8], mtu: u32) -> Vec<u8> {
+    reply_with(frame, SynReply::cookie(COOKIE), mtu)
+}
+
+fn reply_with(frame: &[u8], with: SynReply, mtu: u32) -> Vec<u8> {
     let packet = parse(frame, Link::Ethernet, Depth::Ports).unwrap();
     let mut reply = Reply::EMPTY;
-    let words = reply.syn_ack(frame, &packet, COOKIE, mtu);
+    let words = reply.syn_ack(frame, &packet, with, mtu);
     (0..words).flat_map(|nth| reply.word(nth).to_ne_bytes()).collect()
 }
 
-/// The segment size that a valid reply announces, if any.
+/// The segment size that a valid reply announces, if any; the SYN's number wraps around.
 fn checked(reply: &[u8]) -> Option<u16> {
+    checked_with(reply, (COOKIE, 0))
+}
+
+fn checked_with(reply: &[u8], numbers: (u32, u32)) -> Option<u16> {
     let sliced = SlicedPacket::from_ip(reply).unwrap();
     let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { panic!("{sliced:?}") };
     match sliced.net.as_ref().unwrap() {
@@ -48,7 +56,7 @@ fn checked(reply: &[u8]) -> Option<u16> {
     }
     assert!(tcp.syn() && tcp.ack() && !tcp.rst() && !tcp.fin() && !tcp.urg());
     assert_eq!((tcp.source_port(), tcp.destination_port()), (443, 4000));
-    assert_eq!((tcp.sequence_number(), tcp.acknowledgment_number()), (COOKIE, 0), "the SYN's number wraps around");
+    assert_eq!((tcp.sequence_number(), tcp.acknowledgment_number()), numbers);
     let mut size = None;
     for option in tcp.options_iterator() {
         let Ok(TcpOptionElement::MaximumSegmentSize(found)) = option else { panic!("{option:?}") };
@@ -72,6 +80,27 @@ fn a_syn_is_answered_with_the_cookie() {
         let sizes = OPTIONS.map(|options| checked(&reply(&syn(is_ipv4, options, b""), 1_500)));
         let (most, least) = if is_ipv4 { (1_460, 536) } else { (1_440, 1_220) };
         assert_eq!(sizes, [None, Some(most), Some(most), Some(most), Some(least)]);
+    }
+}
+
+#[test]
+fn a_challenge_acknowledges_its_number() {
+    const NUMBER: u32 = 0xffff_8123;
+    for is_ipv4 in [true, false] {
+        for options in OPTIONS {
+            let frame = syn(is_ipv4, options, b"");
+            let reply = reply_with(&frame, SynReply::challenge(NUMBER), 1_500);
+            checked_with(&reply, (NUMBER, NUMBER));
+            assert!(14 + reply.len() <= frame.len());
+        }
+    }
+}
+
+#[test]
+fn only_a_syn_from_one_host_to_one_host_has_a_reply() {
+    for (from, to) in [([224, 0, 0, 1], V4_TO), ([0, 0, 0, 0], V4_TO), (V4, [239, 1, 2, 3]), (V4, [255; 4])] {
+        let frame = Frame::ethernet().ipv4(from, to).tcp(4_000, 443, 2, b"").build();
+        assert_eq!(reply(&frame, 1_500), b"");
     }
 }
 

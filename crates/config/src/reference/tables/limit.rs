@@ -286,7 +286,8 @@ const PROVE: KeyReference = key(
     "Whether sources of TCP prove their address before they take a slot or a socket: this host answers their SYN by a \
      SYN cookie, in the kernel's place. `in-use`: while the kernel has cookies in use, that is, while the \
      listener's queue of SYNs is full. `always`: Weir sets `net.ipv4.tcp_syncookies` to 2. `true` is \
-     `in-use`. See [Sources that prove their address](../../guides/prove.md).",
+     `in-use`. `reset`: by a challenge that the source resets, which needs no listener; a source's first connection \
+     takes 10 ms longer from Linux, a second and more from other systems. See [Sources that prove their address](../../guides/prove.md).",
 );
 pub const CLUSTER: KeyReference = key(
     "cluster",

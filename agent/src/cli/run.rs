@@ -150,7 +150,7 @@ fn enforce(
 ) -> anyhow::Result<ExitCode> {
     let Configured { source, seen, not_in_effect } = configured;
     let protected = protect::of(&source.config, &BTreeSet::new());
-    let config = protect::applied(databases.applied(&source.config), &protected);
+    let config = Arc::new(protect::applied(databases.applied(&source.config), &protected));
     let plan = compile::plan(&config)?;
     let interfaces = datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
     let file = file.map(Path::to_owned);
@@ -295,7 +295,7 @@ fn enforce(
 
 /// Enforces the limits on packets, unless the config has none.
 fn hold_packets(
-    config: &Config,
+    config: &Arc<Config>,
     file: Option<&Path>,
     plan: Plan,
     interfaces: &[String],
@@ -307,7 +307,7 @@ fn hold_packets(
     }
     let pins = PinDirectory::open(&config.agent.pins)?;
     let file = file.map(|file| file.display().to_string());
-    Ok(Some(Arc::new(PacketEngine::start(config.clone(), file, plan, pins, interfaces, restore, shares)?)))
+    Ok(Some(Arc::new(PacketEngine::start(Arc::clone(config), file, plan, pins, interfaces, restore, shares)?)))
 }
 
 /// Does the periodic work of the packet engine.
@@ -356,7 +356,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Configured>> {
             return Ok(None);
         }
         tracing::warn!("no config: observing {names} with built-in limits, refusing nothing");
-        let source = Source { config: Config::built_in(&interfaces), text: None };
+        let source = Source { config: Arc::new(Config::built_in(&interfaces)), text: None };
         return Ok(Some(Configured { source, seen: None, not_in_effect: None }));
     };
     let (source, warnings) = match Source::read(file) {
@@ -431,7 +431,7 @@ fn before_the_trial(file: &Path, source: Source) -> Source {
         "{} was on trial and not confirmed: the config before it is in effect; agent reload puts the file in effect",
         file.display()
     );
-    Source { config, text: Some(text) }
+    Source { config: Arc::new(config), text: Some(text) }
 }
 
 /// Logs what is in effect and its notes; returns the former in one line.

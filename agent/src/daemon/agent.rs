@@ -280,7 +280,7 @@ impl Agent {
     /// Replaces the limits on packets, all or none. Returns notes for the operator.
     pub(crate) fn replace_packets(
         &self,
-        config: &Config,
+        config: &Arc<Config>,
         plan: Plan,
         interfaces: &[String],
         lasting: Lasting,
@@ -289,12 +289,12 @@ impl Agent {
         match (self.packets.load_full(), holds_packets(config)) {
             (Some(packets), true) => {
                 packets.expect_shares(&shares);
-                packets.replace(config.clone(), plan, interfaces, lasting).map_err(|error| error.to_string())
+                packets.replace(Arc::clone(config), plan, interfaces, lasting).map_err(|error| error.to_string())
             }
             (None, true) => {
                 let pins = PinDirectory::open(&config.agent.pins).map_err(|error| error.to_string())?;
                 let file = self.file.as_ref().map(|file| file.display().to_string());
-                let packets = PacketEngine::start(config.clone(), file, plan, pins, interfaces, None, shares)
+                let packets = PacketEngine::start(Arc::clone(config), file, plan, pins, interfaces, None, shares)
                     .map_err(|error| error.to_string())?;
                 let notes = packets.notes();
                 self.packets.store(Some(Arc::new(packets)));

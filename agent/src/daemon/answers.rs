@@ -105,7 +105,7 @@ impl Agent {
         let address = source.to_canonical();
         let live = self.changing.live();
         let config = live.config();
-        let classes = live.databases().classes(&config.classes);
+        let classes = live.databases().classes(config.classes.clone());
         let class = policy::class_of(&classes, address).map(|class| class.name.clone());
         SourceStatus {
             source: source.to_string(),

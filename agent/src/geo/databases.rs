@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use api::geo::GeoStatus;
 use config::PrefixKey;
-use config::policy::{Class, Config, Geo, GeoKey, GeoKind, Limit, LimitSources, ListSource, Networks, Prefix};
+use config::policy::{Class, Config, GeoKey, GeoKind, Limit, LimitSources, ListSource, Networks, Prefix};
 use geo::{Classes, Database, with_lists, with_prefixes};
 
 use super::class_lists::ClassLists;
@@ -62,9 +62,13 @@ impl Databases {
     /// The config with the prefixes of its classes' lists, and of the networks and countries of classes and limits.
     #[must_use]
     pub fn applied(&self, config: &Config) -> Config {
-        let geo = Geo { networks: self.networks(), ..config.geo.clone() };
-        let limits = config.limits.iter().map(|limit| self.limit(limit)).collect();
-        Config { geo, classes: self.classes(&config.classes), limits, ..config.clone() }
+        let mut applied = config.clone();
+        applied.geo.networks = self.networks();
+        applied.classes = self.classes(applied.classes);
+        for sources in applied.limits.iter_mut().filter_map(|limit| limit.sources.as_mut()) {
+            *sources = self.with_prefixes(sources);
+        }
+        applied
     }
 
     /// All networks, if a limit has them as its keys.
@@ -79,27 +83,28 @@ impl Databases {
     #[must_use]
     pub fn have_same_prefixes(&self, other: &Self, config: &Config) -> bool {
         self.networks() == other.networks()
-            && self.classes(&config.classes) == other.classes(&config.classes)
-            && config.limits.iter().all(|limit| self.limit(limit).sources == other.limit(limit).sources)
+            && self.classes(config.classes.clone()) == other.classes(config.classes.clone())
+            && config
+                .limits
+                .iter()
+                .filter_map(|limit| limit.sources.as_ref())
+                .all(|sources| self.with_prefixes(sources) == other.with_prefixes(sources))
     }
 
-    /// A limit with all its prefixes.
-    fn limit(&self, limit: &Limit) -> Limit {
-        let with_prefixes = |sources: &LimitSources| {
-            sources.with_prefixes(sources.geo.iter().flat_map(|key| self.prefixes(*key)).copied())
-        };
-        Limit { sources: limit.sources.as_ref().map(with_prefixes), ..limit.clone() }
+    /// A limit's sources with all their prefixes.
+    fn with_prefixes(&self, sources: &LimitSources) -> LimitSources {
+        sources.with_prefixes(sources.geo.iter().flat_map(|key| self.prefixes(*key)).copied())
     }
 
     /// Classes with all their prefixes.
     #[must_use]
-    pub fn classes(&self, classes: &[Class]) -> Vec<Class> {
+    pub fn classes(&self, classes: Vec<Class>) -> Vec<Class> {
         self.resolved(classes).classes
     }
 
-    fn resolved(&self, classes: &[Class]) -> Classes {
+    fn resolved(&self, classes: Vec<Class>) -> Classes {
         let listed = with_lists(classes, self.lists.prefixes());
-        let mut all = with_prefixes(&listed.classes, |key| self.prefixes(key));
+        let mut all = with_prefixes(listed.classes, |key| self.prefixes(key));
         all.overlaps.splice(..0, listed.overlaps);
         all
     }
@@ -163,7 +168,11 @@ impl Databases {
     /// Classes that share addresses by their lists, networks and countries.
     #[must_use]
     pub fn overlaps(&self, config: &Config) -> Vec<String> {
-        self.resolved(&config.classes).overlaps
+        let has_own_only = |class: &Class| class.geo.is_empty();
+        if config.classes.iter().all(has_own_only) && self.lists.prefixes().next().is_none() {
+            return Vec::new();
+        }
+        self.resolved(config.classes.clone()).overlaps
     }
 
     /// The contents in use.

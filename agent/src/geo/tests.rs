@@ -90,7 +90,7 @@ fn a_config_with_other_networks_reads_the_same_file_again() {
     let both = config(folder.path(), "[64500, 64501]");
     let databases = Databases::read(&both, &first, ClassLists::default());
     assert_eq!(sources(&databases, &both), ["203.0.113.7", "10.0.0.0/8", "192.0.2.0/24"]);
-    let classes = databases.classes(&both.classes);
+    let classes = databases.classes(both.classes.clone());
     assert_eq!(class_of(&classes, IpAddr::from([10, 1, 2, 3])).unwrap().name, "a");
     // The file is gone: networks that were read stay, others are missing.
     fs::remove_file(folder.path().join("asn.mmdb")).unwrap();

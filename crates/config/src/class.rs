@@ -67,21 +67,39 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
     Some(ReadClass { class, name_span, prefix_spans, geo_spans, without_sources })
 }
 
-/// Checks that classes have sources, and warns where longer prefixes of other classes and of `never_limit` cover all their
-/// prefixes. `listed` are the classes of lists.
-pub fn check_reach(classes: &[ReadClass], listed: &[&str], agent: &AgentConfig, problems: &mut Problems) {
+/// The prefixes of classes, with the class's index, and of `never_limit`, in order: each precedes all that it contains.
+pub fn in_order(classes: &[ReadClass], agent: &AgentConfig) -> Vec<(IpNet, Option<usize>)> {
     let of_classes = classes
         .iter()
         .enumerate()
         .flat_map(|(nth, read)| read.prefix_spans.iter().map(move |(prefix, _)| (prefix.0.trunc(), Some(nth))));
     let never = agent.never_limit.iter().map(|prefix| (prefix.0.trunc(), None));
     let mut all: Vec<(IpNet, Option<usize>)> = of_classes.chain(never).collect();
-    // Sorted, a prefix precedes all that it contains.
-    all.sort_unstable();
+    // As numbers, since there may be many.
+    all.sort_unstable_by_key(|(prefix, class)| (bits(prefix), prefix.prefix_len(), *class));
+    all
+}
+
+/// The address's bits, after those of all IPv4 addresses if it is of IPv6.
+fn bits(prefix: &IpNet) -> (bool, u128) {
+    match prefix {
+        IpNet::V4(prefix) => (false, u32::from(prefix.addr()).into()),
+        IpNet::V6(prefix) => (true, prefix.addr().into()),
+    }
+}
+
+/// Checks that classes have sources, and warns where longer prefixes of other classes and of `never_limit` cover all their
+/// prefixes, which are [`in_order`]. `listed` are the classes of lists.
+pub fn check_reach(
+    classes: &[ReadClass],
+    prefixes: &[(IpNet, Option<usize>)],
+    listed: &[&str],
+    problems: &mut Problems,
+) {
     let mut is_reached = vec![false; classes.len()];
-    for (at, (prefix, class)) in all.iter().enumerate() {
+    for (at, (prefix, class)) in prefixes.iter().enumerate() {
         let Some(class) = class.filter(|class| !is_reached[*class]) else { continue };
-        let inside = all[at + 1..].iter().take_while(|(other, _)| prefix.contains(other));
+        let inside = prefixes[at + 1..].iter().take_while(|(other, _)| prefix.contains(other));
         let taken: Vec<IpNet> = inside.filter(|(_, other)| *other != Some(class)).map(|(other, _)| *other).collect();
         is_reached[class] = !IpNet::aggregate(&taken).contains(prefix);
     }

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use common::rate_limiter::Policy;
 
-use super::policy::{AgentConfig, Class, Decide, Endpoint, Multiplier, Service};
+use super::class::ReadClass;
+use super::policy::{AgentConfig, Decide, Endpoint, Multiplier, Service};
 use super::read_limit::ReadLimit;
 use super::report::Span;
 use super::request;
@@ -91,7 +92,7 @@ pub fn read_all(
     root: &mut Table<'_, '_>,
     limits: Vec<ReadRequestLimit>,
     packet_limits: &[ReadLimit],
-    classes: &[Class],
+    classes: &[ReadClass],
     agent: &AgentConfig,
 ) -> Decide {
     let (mut decide, endpoint) = match root.value("decide") {
@@ -120,7 +121,7 @@ pub fn read_all(
         );
     }
     let mut multipliers = vec![Multiplier::ONE];
-    multipliers.extend(classes.iter().filter_map(|class| match class.service {
+    multipliers.extend(classes.iter().filter_map(|read| match read.class.service {
         Service::Multiplier(multiplier) => Some(multiplier),
         Service::Unlimited => None,
     }));

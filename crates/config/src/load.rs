@@ -8,7 +8,7 @@ use thiserror::Error;
 use toml::de::DeTable;
 
 use super::checks::{check_classes, check_exchanged, check_limits};
-use super::policy::{AgentConfig, Class, Config};
+use super::policy::{AgentConfig, Config};
 use super::report::{self, Placed, Problems, Report, Span};
 use super::table::{Table, entries};
 use super::{agent, ban_list, class, cluster, crowdsec, decide, escalate, geo, group, limit_scope, notify, tcp};
@@ -126,8 +126,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         .iter()
         .map(|read| (read.limit.name.clone(), read.name_span.clone(), read.limit.cluster.is_some()));
     let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
-    let classes_read: Vec<Class> = classes.iter().map(|read| read.class.clone()).collect();
-    let decide = decide::read_all(&mut root, request_limits, &limits, &classes_read, &agent);
+    let decide = decide::read_all(&mut root, request_limits, &limits, &classes, &agent);
     let ban_lists = entries(&mut root, "ban_list", "[[ban_list]]", ban_list::read);
     let groups = entries(&mut root, "group", "[[group]]", group::read);
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
@@ -135,8 +134,9 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
     let names: Vec<&str> = classes.iter().map(|read| read.class.name.as_str()).collect();
     let listed: Vec<&str> = ban_lists.iter().filter_map(|read| read.list.class()).collect();
-    check_classes(&classes, &agent, root.problems);
-    class::check_reach(&classes, &listed, &agent, root.problems);
+    let prefixes = class::in_order(&classes, &agent);
+    check_classes(&classes, &prefixes, &agent, root.problems);
+    class::check_reach(&classes, &prefixes, &listed, root.problems);
     check_limits(&limits, &agent, root.span_of("agent"), root.problems);
     limit_scope::check(&limits, &agent, root.problems);
     escalate::check(&limits, root.problems);

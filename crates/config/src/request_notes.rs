@@ -3,9 +3,9 @@
 use common::limiter::Rate;
 use common::rate_limiter::Policy;
 
+use super::class::ReadClass;
 use super::policy::{
-    AgentConfig, Algorithm, Class, Decide, EntryValue, Mode, Multiplier, RequestEnforcement, RequestLimit, Service,
-    class_of,
+    AgentConfig, Algorithm, Decide, EntryValue, Mode, Multiplier, RequestEnforcement, RequestLimit, Service, class_of,
 };
 use super::report::{Problems, Span};
 use super::request::ReadRequest;
@@ -21,7 +21,7 @@ pub struct Whole<'c> {
     pub limits: &'c [ReadRequestLimit],
     /// The names of limits on packets.
     pub packet_limits: &'c [&'c str],
-    pub classes: &'c [Class],
+    pub classes: &'c [ReadClass],
     pub multipliers: &'c [Multiplier],
     pub agent: &'c AgentConfig,
 }
@@ -149,7 +149,7 @@ fn keys(whole: &Whole<'_>, read: &ReadRequestLimit, problems: &mut Problems) {
         _ => None,
     });
     for address in addresses {
-        let class = class_of(whole.classes, address);
+        let class = class_of(whole.classes.iter().map(|read| &read.class), address);
         let reason = if whole.agent.never_limit.iter().any(|prefix| prefix.contains(address)) {
             Some("never_limit".to_owned())
         } else {

@@ -1,7 +1,5 @@
 //! A TOML table that is being read: each key is taken once; keys that remain are unknown.
 
-use std::collections::BTreeSet;
-
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -13,7 +11,8 @@ pub struct Table<'t, 'p> {
     content: &'t DeTable<'t>,
     span: Span,
     what: &'static str,
-    known: BTreeSet<&'static str>,
+    /// The keys that were asked for, some of them twice.
+    known: Vec<&'static str>,
     /// The problems found so far.
     pub problems: &'p mut Problems,
 }
@@ -24,7 +23,7 @@ pub type Value<'t> = &'t Spanned<DeValue<'t>>;
 impl<'t, 'p> Table<'t, 'p> {
     /// Starts to read a table; messages call it `what`.
     pub fn new(content: &'t DeTable<'t>, span: Span, what: &'static str, problems: &'p mut Problems) -> Self {
-        Self { content, span, what, known: BTreeSet::new(), problems }
+        Self { content, span, what, known: Vec::new(), problems }
     }
 
     /// The table's span.
@@ -38,7 +37,7 @@ impl<'t, 'p> Table<'t, 'p> {
     }
 
     pub fn value(&mut self, key: &'static str) -> Option<Value<'t>> {
-        self.known.insert(key);
+        self.known.push(key);
         self.content.get(key)
     }
 
@@ -84,7 +83,12 @@ impl<'t, 'p> Table<'t, 'p> {
 
     /// One of a set of words, case-insensitive.
     pub fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
-        let (text, span) = self.string(key, &format!("{:?}", words.first()?.0))?;
+        let value = self.value(key)?;
+        let Some(text) = value.get_ref().as_str() else {
+            self.wrong_type(key, value, &format!("a string: {key} = {:?}", words.first()?.0));
+            return None;
+        };
+        let span = value.span();
         let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
         if found.is_none() {
             let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
@@ -97,22 +101,16 @@ impl<'t, 'p> Table<'t, 'p> {
     /// A whole number from `least` to `most`.
     pub fn number(&mut self, key: &'static str, least: u64, most: u64) -> Option<u64> {
         let value = self.value(key)?;
-        let wanted = format!("a whole number from {least} to {most}");
-        match integer(value) {
-            Some(number) if (least..=most).contains(&number) => Some(number),
-            Some(_) => {
-                self.problems.error(value.span(), format!("{key} is out of range"), format!("write {wanted}"));
-                None
-            }
-            None if value.get_ref().is_integer() => {
-                self.problems.error(value.span(), format!("{key} is out of range"), format!("write {wanted}"));
-                None
-            }
-            None => {
-                self.wrong_type(key, value, &wanted);
-                None
-            }
+        if let Some(number) = integer(value).filter(|number| (least..=most).contains(number)) {
+            return Some(number);
         }
+        let wanted = format!("a whole number from {least} to {most}");
+        if value.get_ref().is_integer() {
+            self.problems.error(value.span(), format!("{key} is out of range"), format!("write {wanted}"));
+        } else {
+            self.wrong_type(key, value, &wanted);
+        }
+        None
     }
 
     /// A time in nanoseconds.
@@ -160,14 +158,17 @@ impl<'t, 'p> Table<'t, 'p> {
     }
 
     /// Reports every unread key as unknown.
-    pub fn finish(self) {
-        let known: Vec<&str> = self.known.iter().copied().collect();
-        for (key, _) in self.content {
-            let name: &str = key.get_ref();
-            if !self.known.contains(name) {
-                let message = format!("unknown key {name:?} in {}", self.what);
-                self.problems.error(key.span(), message, suggestion(name, &known));
-            }
+    pub fn finish(mut self) {
+        let is_unknown = |name: &str| !self.known.iter().any(|known| *known == name);
+        let unknown: Vec<_> = self.content.keys().filter(|key| is_unknown(key.get_ref())).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        self.known.sort_unstable();
+        self.known.dedup();
+        for key in unknown {
+            let message = format!("unknown key {:?} in {}", key.get_ref(), self.what);
+            self.problems.error(key.span(), message, suggestion(key.get_ref(), &self.known));
         }
     }
 }

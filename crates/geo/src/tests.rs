@@ -193,7 +193,7 @@ fn sources_take_precedence_and_then_the_first_class() {
         class("partner", &[], &[asn]),
         class("region", &["203.0.113.64/26"], &[country]),
     ];
-    let Classes { classes, overlaps } = with_prefixes(&classes, find);
+    let Classes { classes, overlaps } = with_prefixes(classes.to_vec(), find);
     let shown = |nth: usize| classes[nth].sources.iter().map(Prefix::short).collect::<Vec<_>>();
     assert_eq!(shown(0), ["198.51.100.0/22", "192.0.2.0/24"]);
     // 198.51.100.0/24 is within the sources of "payer".
@@ -242,7 +242,7 @@ fn a_prefix_of_several_lists_is_in_the_class_of_its_sources_or_of_the_first_list
     let (first, second) =
         (parsed(&["192.0.2.0/24", "198.51.100.7", "192.0.2.64/26"]), parsed(&["198.51.100.7", "203.0.113.0/24"]));
     let lists = [of("one", "b", &first), of("two", "c", &second), of("gone", "z", &second)];
-    let Classes { classes, overlaps } = with_lists(&classes, lists.into_iter());
+    let Classes { classes, overlaps } = with_lists(classes.to_vec(), lists.into_iter());
     let shown = |nth: usize| classes[nth].sources.iter().map(Prefix::short).collect::<Vec<_>>();
     assert_eq!(shown(0), ["192.0.2.0/24"]);
     assert_eq!(shown(1), ["198.51.100.7", "192.0.2.64/26"]);
@@ -254,7 +254,7 @@ fn a_prefix_of_several_lists_is_in_the_class_of_its_sources_or_of_the_first_list
     );
     // Databases come after them.
     let network = parsed(&["203.0.113.0/25", "198.51.0.0/16"]);
-    let resolved = with_prefixes(&classes, |_| &network).classes;
+    let resolved = with_prefixes(classes, |_| &network).classes;
     assert_eq!(resolved[1].sources.last().map(Prefix::short).as_deref(), Some("198.51.0.0/16"));
     let class_of = |address: [u8; 4]| config::policy::class_of(&resolved, IpAddr::from(address)).unwrap().name.clone();
     assert_eq!(
@@ -298,7 +298,7 @@ proptest! {
             GeoKey::Asn(number) => found[number as usize - 1].as_slice(),
             GeoKey::Country(_) => &[],
         };
-        let resolved = with_prefixes(&classes, at).classes;
+        let resolved = with_prefixes(classes.clone(), at).classes;
         let address = IpAddr::from([192, 0, 2, last]);
         let expected = class_by_definition(&classes, &|key| at(key).to_vec(), address).map(|nth| &classes[nth].name);
         prop_assert_eq!(config::policy::class_of(&resolved, address).map(|class| &class.name), expected);
@@ -335,7 +335,7 @@ fn a_country_with_two_hundred_thousand_prefixes_is_read() {
     let found = &database.prefixes[&key(GeoKind::Country, "XX")];
     assert_eq!(found.len(), 200_000);
     let classes = [class("region", &[], &[key(GeoKind::Country, "XX")])];
-    let resolved = with_prefixes(&classes, |_| found);
+    let resolved = with_prefixes(classes.to_vec(), |_| found);
     println!("reading took {read:?}, and the class {:?}, of {} bytes", began.elapsed() - read, bytes.len());
     assert_eq!(resolved.classes[0].sources.len(), 200_000);
 }

@@ -62,7 +62,7 @@ impl PacketEngine {
     ///
     /// When the kernel refuses to load or attach it; then the previous state is unchanged.
     pub fn start(
-        config: Config,
+        config: Arc<Config>,
         file: Option<String>,
         plan: Plan,
         pins: PinDirectory,
@@ -90,7 +90,7 @@ impl PacketEngine {
     /// When the kernel refuses to load or attach it; then the previous policy stays in effect.
     pub fn replace(
         &self,
-        config: Config,
+        config: Arc<Config>,
         plan: Plan,
         interfaces: &[String],
         lasting: Lasting,

@@ -29,7 +29,7 @@ use crate::stats::{self, Counted, Reader, monotonic_nanoseconds, samples};
 
 /// The mutable state of the packet engine.
 pub(super) struct InEffect {
-    pub(super) config: Config,
+    pub(super) config: Arc<Config>,
     pub(super) ingress: Datapath,
     pub(super) egress: Option<Datapath>,
     /// Notes from when it was put in effect.
@@ -59,7 +59,7 @@ pub(super) struct InEffect {
 
 impl InEffect {
     pub(super) fn put(
-        config: Config,
+        config: Arc<Config>,
         plan: Plan,
         pins: &PinDirectory,
         interfaces: &[String],
@@ -138,7 +138,7 @@ impl InEffect {
     pub(super) fn replace(
         &mut self,
         mut change: Change,
-        config: Config,
+        config: Arc<Config>,
         pins: &PinDirectory,
         interfaces: &[String],
     ) -> Result<Vec<String>, AttachError> {
@@ -190,7 +190,12 @@ impl InEffect {
 
     /// Goes on with a config whose policy is in effect. Returns the notes for the operator: those of its change, and those
     /// of the present state.
-    pub(super) fn go_on_with(&mut self, config: Config, notes: Vec<String>, mut noted: Vec<String>) -> Vec<String> {
+    pub(super) fn go_on_with(
+        &mut self,
+        config: Arc<Config>,
+        notes: Vec<String>,
+        mut noted: Vec<String>,
+    ) -> Vec<String> {
         self.shares.retain(|name, _| config.limits.iter().any(|limit| limit.cluster.is_some() && limit.name == *name));
         let mode = self.config.agent.mode;
         (self.config, self.notes) = (config, notes);

@@ -1,5 +1,7 @@
 //! Replaces a policy without loading programs, if only rules and prefixes differ: each program has two banks of them.
 
+use std::sync::Arc;
+
 use config::policy::Config;
 use datapath::compile::Plan;
 use datapath::{LoadError, host_links, memory};
@@ -28,7 +30,7 @@ impl InEffect {
     /// # Errors
     ///
     /// When a map cannot be written; then this policy stays in effect.
-    pub(super) fn switch_to(&mut self, config: Config, plan: Plan) -> Result<Vec<String>, LoadError> {
+    pub(super) fn switch_to(&mut self, config: Arc<Config>, plan: Plan) -> Result<Vec<String>, LoadError> {
         let (footprint, notes) =
             (memory::footprint(&config, &plan), plan.note(&config).into_iter().collect::<Vec<_>>());
         self.last_packets.wait();

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use api::event::seconds_since_1970;
@@ -27,9 +28,9 @@ use crate::supervisor::Supervisor;
 
 /// A config that passed all checks that change nothing.
 struct Prepared {
-    before: Config,
+    before: Arc<Config>,
     protected: Vec<Protected>,
-    effective: Config,
+    effective: Arc<Config>,
     plan: Plan,
     interfaces: Vec<String>,
     engine: Engine,
@@ -144,11 +145,11 @@ impl Agent {
         let (before, operators) = {
             let mut live = self.changing().live();
             live.operators.extend(operator);
-            (live.source.config.clone(), live.operators.clone())
+            (Arc::clone(&live.source.config), live.operators.clone())
         };
         self.check_fixed(&before, config)?;
         let protected = protect::of(config, &operators);
-        let effective = protect::applied(databases.applied(config), &protected);
+        let effective = Arc::new(protect::applied(databases.applied(config), &protected));
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let (engine, moves) = self.requests().engine().after(&effective)?;

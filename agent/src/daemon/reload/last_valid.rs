@@ -7,6 +7,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::source::Source;
 use crate::daemon::state::{StateDirectory, StateError};
@@ -54,7 +55,7 @@ impl LastValid {
         let text = fs::read_to_string(self.path()).ok()?;
         // Paths in it are relative to the config file.
         let loaded = config::parse(file, &text).ok()?;
-        Some(Source { config: loaded.config, text: Some(text) })
+        Some(Source { config: Arc::new(loaded.config), text: Some(text) })
     }
 }
 

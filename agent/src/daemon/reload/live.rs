@@ -106,7 +106,7 @@ impl Live {
 
     /// The config as written by the operator.
     #[must_use]
-    pub const fn config(&self) -> &Config {
+    pub fn config(&self) -> &Config {
         &self.source.config
     }
 

@@ -1,14 +1,15 @@
 //! A config file with its text.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use config::ConfigError;
 use config::policy::Config;
 
-/// A config with its text.
+/// A config with its text. Copies share the config.
 #[derive(Clone, Debug)]
 pub struct Source {
-    pub config: Config,
+    pub config: Arc<Config>,
     /// Its text; `None` for the built-in limits.
     pub text: Option<String>,
 }
@@ -31,6 +32,6 @@ impl Source {
     pub fn parse(path: &Path, text: String) -> Result<(Self, Vec<String>), ConfigError> {
         let loaded = config::parse(path, &text).map_err(ConfigError::Invalid)?;
         let warnings = loaded.warnings.iter().map(ToString::to_string).collect();
-        Ok((Self { config: loaded.config, text: Some(text) }, warnings))
+        Ok((Self { config: Arc::new(loaded.config), text: Some(text) }, warnings))
     }
 }

@@ -18,8 +18,8 @@ pub struct Class {
 
 /// The class of an address, by the longest matching prefix.
 #[must_use]
-pub fn class_of(classes: &[Class], address: IpAddr) -> Option<&Class> {
-    let prefixes = classes.iter().flat_map(|class| class.sources.iter().map(move |prefix| (prefix, class)));
+pub fn class_of<'c>(classes: impl IntoIterator<Item = &'c Class>, address: IpAddr) -> Option<&'c Class> {
+    let prefixes = classes.into_iter().flat_map(|class| class.sources.iter().map(move |prefix| (prefix, class)));
     let around = prefixes.filter(|(prefix, _)| prefix.contains(address));
     around.max_by_key(|(prefix, _)| prefix.mapped_length()).map(|(_, class)| class)
 }

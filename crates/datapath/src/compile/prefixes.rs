@@ -1,6 +1,6 @@
 //! Classes, exempt addresses and limits' sources as one set of prefixes; the longest match decides.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use common::prefix::build::{Prefix, PrefixTree, build, build_after};
 use common::prefix::{Line, MAX_CLASSES, PrefixEntry, PrefixRoots};
@@ -70,7 +70,7 @@ impl Multipliers {
 
     /// The entry of each prefix. A class's prefix inside an exempt one has the class, and is exempt.
     fn entries(&self, config: &Config) -> Vec<(PrefixKey, PrefixEntry)> {
-        let mut of_classes = HashMap::new();
+        let mut of_classes: Vec<(PrefixKey, PrefixEntry)> = Vec::new();
         for (nth, class) in config.classes.iter().enumerate() {
             let number = nth as u32 + 1;
             let entry = match class.service {
@@ -80,21 +80,29 @@ impl Multipliers {
                     PrefixEntry::new(number, index as u32)
                 }
             };
-            for prefix in &class.sources {
-                of_classes.insert(PrefixKey::from(prefix), entry);
-            }
+            of_classes.extend(class.sources.iter().map(|prefix| (PrefixKey::from(prefix), entry)));
         }
-        let never: HashSet<PrefixKey> = config.agent.never_limit.iter().map(PrefixKey::from).collect();
-        let class_lengths = lengths(of_classes.keys());
+        // Of a prefix in several classes, the last one stays. Sorted and not hashed, since there may be many.
+        of_classes.reverse();
+        of_classes.sort_by_key(|(prefix, _)| *prefix);
+        of_classes.dedup_by_key(|(prefix, _)| *prefix);
+        let never: BTreeSet<PrefixKey> = config.agent.never_limit.iter().map(PrefixKey::from).collect();
+        if never.is_empty() {
+            return of_classes;
+        }
+        let class_of = |prefix: &PrefixKey| {
+            let found = of_classes.binary_search_by_key(prefix, |(prefix, _)| *prefix);
+            found.ok().map(|place| of_classes[place].1)
+        };
+        let class_lengths = lengths(of_classes.iter().map(|(prefix, _)| prefix));
         let never_lengths = lengths(never.iter());
         // The class of an exempt prefix is that of the longest class prefix that contains it.
         let around = |prefix: &PrefixKey| {
-            let outer =
-                class_lengths.range(..=prefix.length).rev().find_map(|length| of_classes.get(&prefix.cut(*length)));
-            (*prefix, outer.copied().unwrap_or_default())
+            let outer = class_lengths.range(..=prefix.length).rev().find_map(|length| class_of(&prefix.cut(*length)));
+            (*prefix, outer.unwrap_or_default())
         };
-        let mut entries: Vec<_> = of_classes.iter().map(|(prefix, entry)| (*prefix, *entry)).collect();
-        entries.extend(never.iter().filter(|prefix| !of_classes.contains_key(prefix)).map(around));
+        let mut entries = of_classes.clone();
+        entries.extend(never.iter().filter(|prefix| class_of(prefix).is_none()).map(around));
         for (prefix, entry) in &mut entries {
             if never_lengths.range(..=prefix.length).any(|length| never.contains(&prefix.cut(*length))) {
                 *entry = entry.with(PrefixEntry::NEVER_LIMIT);

@@ -330,9 +330,9 @@ pub fn reserve<H: Ledger>(host: &H, attempt: &mut Attempt, count: u32) -> Admiss
         match reserved {
             Reserved::Within => continue,
             Reserved::Lost if !is_enforced => continue,
-            Reserved::Over if !is_enforced => tell(host, attempt, rule, key, Outcome::WouldThrottle),
+            Reserved::Over if !is_enforced => count_refusal(host, attempt, rule, key, Outcome::WouldThrottle),
             _ => {
-                tell(host, attempt, rule, key, Outcome::Throttled);
+                count_refusal(host, attempt, rule, key, Outcome::Throttled);
                 attempt.reservation.count = nth as u32;
                 take_back(host, attempt);
                 return Admission::refused_by(first + nth as u32);
@@ -375,11 +375,9 @@ fn take_back<H: Ledger>(host: &H, attempt: &Attempt) {
 }
 
 #[inline(always)]
-fn tell<H: Host>(host: &H, attempt: &Attempt, rule: &Rule, key: Key, outcome: Outcome) {
+fn count_refusal<H: Host>(host: &H, attempt: &Attempt, rule: &Rule, key: Key, outcome: Outcome) {
     host.count(rule.counter, outcome, attempt.subject.size);
-    if host.may_sample(host.now()) {
-        host.sample(&Sample { rule, key, outcome, weight: 1, rest: 0 });
-    }
+    host.sample_untallied(&Sample { rule, key, outcome, weight: 1, rest: 0 });
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod bans;
 mod bouncer;
 mod capture;
 mod cluster;
+mod connection_limits;
 mod connections;
 mod counting;
 mod crowdsec;
@@ -96,8 +97,9 @@ const ON_KERNELS: [&[Test]; 28] = [
     resets::ON_KERNELS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 26] = [
+const ON_ANY_KERNEL: [&[Test]; 27] = [
     connections::ON_ANY_KERNEL,
+    connection_limits::ON_ANY_KERNEL,
     safety::TESTS,
     reboot::TESTS,
     geo::TESTS,

@@ -139,9 +139,51 @@ pub struct Connection {
     pub since: u64,
     /// A bit for each key that counts it.
     pub counted: u32,
+    /// The [`seen_at`] of the last time when its socket was seen.
+    pub seen: u32,
+}
+
+/// An instant in units of 2^30 ns, about a second: at which a socket was seen.
+#[inline(always)]
+#[must_use]
+pub const fn seen_at(nanoseconds: u64) -> u32 {
+    (nanoseconds >> 30) as u32
+}
+
+impl Connection {
+    /// Whether its socket has not been seen since an instant, although it was to be.
+    #[must_use]
+    pub const fn is_missing_since(&self, nanoseconds: u64) -> bool {
+        self.since < nanoseconds && self.seen < seen_at(nanoseconds)
+    }
+}
+
+/// An open connection whose socket no longer exists: the kernel program did not run when it was closed, or could not
+/// remove the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Stale {
+    /// The address of the former socket; 0: none.
+    pub socket: u64,
+    /// [`Connection::since`].
+    pub since: u64,
+    /// [`Connection::seen`].
+    pub seen: u32,
     /// 0.
     pub unused: u32,
 }
+
+impl Stale {
+    /// Of an entry.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(socket: u64, connection: &Connection) -> Self {
+        Self { socket, since: connection.since, seen: connection.seen, unused: 0 }
+    }
+}
+
+/// The most stale entries that one visit of all sockets removes.
+pub const MOST_STALE: u32 = 64;
 
 /// A SYN under evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -330,9 +372,9 @@ pub fn reserve<H: Ledger>(host: &H, attempt: &mut Attempt, count: u32) -> Admiss
         match reserved {
             Reserved::Within => continue,
             Reserved::Lost if !is_enforced => continue,
-            Reserved::Over if !is_enforced => tell(host, attempt, rule, key, Outcome::WouldThrottle),
+            Reserved::Over if !is_enforced => count_refusal(host, attempt, rule, key, Outcome::WouldThrottle),
             _ => {
-                tell(host, attempt, rule, key, Outcome::Throttled);
+                count_refusal(host, attempt, rule, key, Outcome::Throttled);
                 attempt.reservation.count = nth as u32;
                 take_back(host, attempt);
                 return Admission::refused_by(first + nth as u32);
@@ -375,11 +417,9 @@ fn take_back<H: Ledger>(host: &H, attempt: &Attempt) {
 }
 
 #[inline(always)]
-fn tell<H: Host>(host: &H, attempt: &Attempt, rule: &Rule, key: Key, outcome: Outcome) {
+fn count_refusal<H: Host>(host: &H, attempt: &Attempt, rule: &Rule, key: Key, outcome: Outcome) {
     host.count(rule.counter, outcome, attempt.subject.size);
-    if host.may_sample(host.now()) {
-        host.sample(&Sample { rule, key, outcome, weight: 1, rest: 0 });
-    }
+    host.sample_untallied(&Sample { rule, key, outcome, weight: 1, rest: 0 });
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::ban::Ban;
 use crate::buffer::BufferLayout;
 use crate::capture::{CaptureSettings, Captured};
-use crate::connections::{Connection, ConnectionSettings, MOST_KEYS, Reservation, Tuple};
+use crate::connections::{Connection, ConnectionSettings, MOST_KEYS, Reservation, Stale, Tuple};
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters, Traffic};
 use crate::essential::PacketBucket;
 use crate::event::Event;
@@ -33,6 +33,7 @@ no_padding!(Key: u64, u64, u32, u32);
 no_padding!(Tuple: [u64; 4], u32, u32);
 no_padding!(Reservation: [Key; MOST_KEYS], u32, u32);
 no_padding!(Connection: Reservation, Tuple, u64, u32, u32);
+no_padding!(Stale: u64, u64, u32, u32);
 no_padding!(ConnectionSettings: [u32; 12]);
 no_padding!(Rule: u64, u64, u64, u64, u64, u32, u32, u16, u16, [u8; 12]);
 no_padding!(

@@ -1,7 +1,7 @@
 //! The only `unsafe` code of this crate: map values are plain data.
 
 use crate::ban::Ban;
-use crate::connections::{Connection, ConnectionSettings, Reservation, Tuple};
+use crate::connections::{Connection, ConnectionSettings, Reservation, Stale, Tuple};
 use crate::counters::{Counters, KeyStatistics, SampleQuota, TableCounters};
 use crate::group::{GroupCounters, GroupSettings};
 use crate::key::Key;
@@ -28,6 +28,7 @@ plain!(
     Connection,
     ConnectionSettings,
     Reservation,
+    Stale,
     Tuple,
     Counters,
     GroupCounters,

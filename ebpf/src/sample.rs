@@ -15,12 +15,26 @@ use crate::maps::{EVENTS, EVENTS_LOST, PACKET_STATE, SAMPLE_QUOTA, SAMPLES, sett
 const PASSED: u32 = 0;
 const _: () = assert!(Event::THROTTLED < 4 && Event::WOULD_THROTTLE < 4, "two bits hold them");
 
+/// Bit of [`weir_sample`]: the weight is that of one refusal, so that a new entry requires [`may_sample`].
+const UNTALLIED: u64 = 1 << 63;
+
 /// The initial sample of a key. Not on the stack, which has no room for it.
 static UNSEEN: KeyStatistics = KeyStatistics::UNSEEN;
 
 /// Samples packets of a key, by verdict and states.
 #[inline(always)]
 pub fn sample(sample: &Sample<'_>) {
+    request(sample, 0);
+}
+
+/// As [`common::throttle::Host::sample_untallied`].
+#[inline(always)]
+pub fn sample_untallied(sample: &Sample<'_>) {
+    request(sample, UNTALLIED);
+}
+
+#[inline(always)]
+fn request(sample: &Sample<'_>, bits: u64) {
     let Sample { rule, key, .. } = sample;
     let (outcome, entry) = match sample.outcome {
         Outcome::Passed => (PASSED, SampleKey::passed(key.group, rule.closes_key)),
@@ -32,7 +46,7 @@ pub fn sample(sample: &Sample<'_>) {
         weir_source(key.hi, key.lo, extra);
     }
     let what = u64::from(sample.weight) << 8 | u64::from(sample.rest & 63) << 2 | u64::from(outcome);
-    weir_sample(key.hi, key.lo, extra, rule.counter, what);
+    weir_sample(key.hi, key.lo, extra, rule.counter, what | bits);
 }
 
 /// Whether this CPU may take another sample of a key with a first refusal in a while.
@@ -42,17 +56,24 @@ pub fn may_sample(nanoseconds: u64) -> bool {
     SAMPLE_QUOTA.get_ptr_mut(0).is_some_and(|quota| unsafe { &mut *quota }.take(nanoseconds))
 }
 
-/// Only one packet in 64 of a key needs this function, so it is separate from the others' path.
+/// Only one packet in 64 of a key with a slot needs this function, so it is separate from the others' path.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) -> u32 {
-    let (outcome, rest, weight) = (what as u32 & 3, what >> 2 & 63, what >> 8);
+    let (outcome, rest, weight) = (what as u32 & 3, what >> 2 & 63, what >> 8 & u64::from(u32::MAX));
     // On this function's stack, since kernels such as 6.1 accept no memory of a caller as a map's key.
     let key = &Key { hi, lo, extra: (extra >> 32) as u32, group: extra as u32 };
     let now = clock::nanoseconds();
-    let Some(statistics) = statistics_of(key) else { return 0 };
+    let statistics = match SAMPLES.get_ptr_mut(key) {
+        Some(statistics) => statistics,
+        None if what & UNTALLIED != 0 && !may_sample(now) => return 0,
+        None => match new_statistics(key) {
+            Some(statistics) => statistics,
+            None => return 0,
+        },
+    };
     // SAFETY: a value of the map, which stays mapped while the program runs. CPUs that count one key simultaneously may
-    // lose a count, which is only for display.
+    // lose a count, except of refusals.
     let statistics = unsafe { &mut *statistics };
     statistics.seen_at = now;
     let total = match outcome {
@@ -61,29 +82,42 @@ extern "C" fn weir_sample(hi: u64, lo: u64, extra: u64, rule: u32, what: u64) ->
             return 0;
         }
         Event::WOULD_THROTTLE => {
-            statistics.would_refuse += weight;
             statistics.would_refuse_at = now;
-            statistics.would_refuse
+            added(&mut statistics.would_refuse, weight)
         }
         _ => {
-            statistics.refused += weight;
             statistics.refused_at = now;
-            statistics.refused
+            added(&mut statistics.refused, weight)
         }
     };
     report(key, statistics, total + rest, rule, outcome);
     0
 }
 
+/// Adds to a count that other CPUs change; returns the sum.
+#[inline(always)]
+fn added(count: &mut u64, more: u64) -> u64 {
+    let count = &raw mut *count;
+    // SAFETY: a word of a map's value; volatile since other CPUs write it.
+    unsafe {
+        atomics::add(count, more);
+        count.read_volatile()
+    }
+}
+
 /// The entry of a key, with a new one if there is none. If the map is full of keys that are being read, there is none.
 #[inline(always)]
 fn statistics_of(key: &Key) -> Option<*mut KeyStatistics> {
-    SAMPLES.get_ptr_mut(key).or_else(|| {
-        // Another CPU may have been first, and its value is kept.
-        let unseen: &KeyStatistics = &UNSEEN;
-        let _ = SAMPLES.insert(key, unseen, BPF_NOEXIST.into());
-        SAMPLES.get_ptr_mut(key)
-    })
+    SAMPLES.get_ptr_mut(key).or_else(|| new_statistics(key))
+}
+
+/// A new entry.
+#[inline(always)]
+fn new_statistics(key: &Key) -> Option<*mut KeyStatistics> {
+    // Another CPU may have been first, and its value is kept.
+    let unseen: &KeyStatistics = &UNSEEN;
+    let _ = SAMPLES.insert(key, unseen, BPF_NOEXIST.into());
+    SAMPLES.get_ptr_mut(key)
 }
 
 /// Adds the packet's source to those that a level refuses. The packet is this CPU's [`PACKET_STATE`]: a limit with levels has

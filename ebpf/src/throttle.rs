@@ -218,6 +218,11 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
+    fn sample_untallied(&self, sampled: &Sample<'_>) {
+        sample::sample_untallied(sampled);
+    }
+
+    #[inline(always)]
     fn coarse(&self, now: Ticks) -> u8 {
         clock::scale().coarse(now)
     }

@@ -25,13 +25,13 @@ pub const ON_ANY_KERNEL: &[Test] = tests![
     a_limit_in_observe_mode_counts_what_it_would_refuse,
 ];
 
-const PORT: u16 = 8080;
-const SYN: u8 = 2;
+pub const PORT: u16 = 8080;
+pub const SYN: u8 = 2;
 const ACK: u8 = 16;
 /// An address of no host in the test network, so that none resets its connections.
 const HELD: [u8; 4] = [10, 77, 5, 9];
 
-fn limit(concurrent: u32, more: &str) -> String {
+pub fn limit(concurrent: u32, more: &str) -> String {
     format!("[[limit]]\nname = \"open\"\nunit = \"connections\"\nconcurrent = {concurrent}\n{more}\n")
 }
 
@@ -47,7 +47,7 @@ fn listen(network: &Network) -> TcpListener {
 }
 
 /// Connects from the client, and waits for the end of the handshake for so long.
-fn connect(network: &Network, time: Duration) -> std::io::Result<TcpStream> {
+pub fn connect(network: &Network, time: Duration) -> std::io::Result<TcpStream> {
     network.in_client(|| TcpStream::connect_timeout(&SocketAddr::from((SERVER, PORT)), time))
 }
 
@@ -58,7 +58,7 @@ fn established(network: &Network) -> usize {
 }
 
 /// The source's entry of the limit in `agent show`.
-fn shown(agent: &Agent<'_>, source: &str) -> Value {
+pub fn shown(agent: &Agent<'_>, source: &str) -> Value {
     let shown = agent.json(&["show", source]);
     shown["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "open").unwrap().clone()
 }
@@ -90,7 +90,7 @@ impl Tap {
     }
 }
 
-fn held() -> Frame {
+pub fn held() -> Frame {
     Frame::between(CLIENT_MAC, SERVER_MAC).ipv4(HELD, SERVER)
 }
 

@@ -5,6 +5,7 @@ mod bans;
 mod bouncer;
 mod capture;
 mod cluster;
+mod connection_limits;
 mod connections;
 mod counting;
 mod crowdsec;
@@ -35,6 +36,7 @@ mod notify;
 mod offenders;
 mod operations;
 mod prove;
+mod prove_kinds;
 mod rates;
 mod reading;
 mod reboot;
@@ -95,8 +97,9 @@ const ON_KERNELS: [&[Test]; 28] = [
     resets::ON_KERNELS,
 ];
 /// Tests of the agent, with the same results on every kernel.
-const ON_ANY_KERNEL: [&[Test]; 25] = [
+const ON_ANY_KERNEL: [&[Test]; 27] = [
     connections::ON_ANY_KERNEL,
+    connection_limits::ON_ANY_KERNEL,
     safety::TESTS,
     reboot::TESTS,
     geo::TESTS,
@@ -121,6 +124,7 @@ const ON_ANY_KERNEL: [&[Test]; 25] = [
     heavy_prefixes::ON_ANY_KERNEL,
     prove::ON_ANY_KERNEL,
     resets::ON_ANY_KERNEL,
+    prove_kinds::ON_ANY_KERNEL,
 ];
 
 /// Spreads tests that run one at a time among the others, so that none has a thread while it waits for its turn.
@@ -228,6 +232,7 @@ fn main() {
         .chain(weights::WITH_VXLAN.iter().map(|test| (test, !is_too_old && has_vxlan)))
         .chain(neighbours::WITH_TCX.iter().map(|test| (test, !is_too_old && has_tcx)))
         .chain(stacked::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
+        .chain(prove_kinds::WITH_VLAN.iter().map(|test| (test, !is_too_old && has_vlan)))
         .chain(stacked::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))
         .chain(resets::WITH_NFT.iter().map(|test| (test, !is_too_old && has_nft)))
         .chain(scopes::WITH_BOND.iter().map(|test| (test, !is_too_old && has_bond)))

@@ -27,12 +27,13 @@ pub const ON_ANY_KERNEL: &[Test] = tests![
     without_overflow_syns_pass_and_are_charged,
     a_flood_sets_cookies_for_every_connection_and_a_killed_agents_are_restored,
     always_sets_cookies_until_the_limit_ends,
+    detaching_restores_the_setting_of_an_agent_that_was_killed,
 ];
 
-const PORT: u16 = 80;
+pub const PORT: u16 = 80;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
-const LIMIT: &str =
+pub const LIMIT: &str =
     "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\nprove = true\n";
 
 /// A server that sends each client a byte, until it is dropped.
@@ -300,12 +301,12 @@ fn without_overflow_syns_pass_and_are_charged() {
     assert_eq!(names.map(|name| proofs(&agent, name)), [0, 0, 5, 0, 0]);
 }
 
-fn setting(network: &Network) -> String {
+pub fn setting(network: &Network) -> String {
     network.in_server(|| std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")).unwrap().trim().to_owned()
 }
 
 /// Waits until the setting has the value.
-fn becomes(network: &Network, value: &str) {
+pub fn becomes(network: &Network, value: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while setting(network) != value {
         assert!(Instant::now() < deadline, "the setting is {} and not {value}", setting(network));
@@ -358,4 +359,21 @@ fn always_sets_cookies_until_the_limit_ends() {
     network.told(&["reload"]);
     becomes(&network, "1");
     drop(agent);
+}
+
+fn detaching_restores_the_setting_of_an_agent_that_was_killed() {
+    let network = network("1", "tc");
+    let always = format!("{LIMIT}rate = \"1000/s\"\n").replace("prove = true", "prove = \"always\"");
+    let config = network.config("attach = \"tc\"", &always);
+    let agent = network.start_file(&config, &[]);
+    becomes(&network, "2");
+    let detach = || network.command(&["detach", "--config", config.to_str().unwrap()]);
+    // Not under a running agent.
+    assert!(!detach().status.success() && setting(&network) == "2");
+    agent.stop(nix::sys::signal::Signal::SIGKILL);
+    assert_eq!(setting(&network), "2");
+    let output = detach();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.contains("net.ipv4.tcp_syncookies is 1 again"), "{said}");
+    assert!(setting(&network) == "1" && !network.has_pins());
 }

@@ -2,6 +2,7 @@
 //! with the clock that the test gives; and two CPUs at once on one key.
 
 mod banks;
+mod connections;
 mod essential;
 mod hooks;
 mod levels;
@@ -66,6 +67,7 @@ fn main() {
         sixteen_rules_on_a_packet_load_and_seventeen_are_refused,
         essential::each_kind_of_essential_traffic_passes_its_burst,
         prefixes::a_source_has_the_class_of_its_longest_prefix,
+        connections::a_connection_without_a_socket_is_not_counted_any_more_and_one_with_a_socket_stays,
         lists::the_merged_lists_decide_which_packets_are_refused,
         lists::a_million_prefixes_of_a_list_load_and_cost_little,
         replay::a_replay_comes_to_the_verdicts_and_counters_of_the_kernel,

@@ -125,3 +125,14 @@ fn an_admission_is_one_number() {
     assert_eq!(Admission::refused_by(0).refusing(), Some(0));
     assert_eq!(Admission::refused_by(u32::MAX - 1).refusing(), Some(u32::MAX - 1));
 }
+
+#[test]
+fn a_socket_is_missing_if_it_has_not_been_seen_since_an_instant() {
+    const SECOND: u64 = 1 << 30;
+    let connection =
+        |seconds: u64| Connection { since: 100 * SECOND + 5, seen: seen_at(seconds * SECOND), ..Connection::default() };
+    // It was there when its socket was established, and is not looked for before.
+    assert!(!connection(100).is_missing_since(0) && !connection(100).is_missing_since(100 * SECOND + 5));
+    assert!(connection(100).is_missing_since(101 * SECOND) && !connection(130).is_missing_since(130 * SECOND + 7));
+    assert!(connection(130).is_missing_since(160 * SECOND));
+}

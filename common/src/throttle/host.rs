@@ -61,6 +61,11 @@ pub trait Host: Sized {
     fn may_sample(&self, now: Ticks) -> bool;
     /// Samples a key that has been counted another 64 times, or for which [`Host::may_sample`] is true.
     fn sample(&self, sample: &Sample<'_>);
+    /// Samples a refusal under a key without a slot, which has no tally: every refusal of a key that is sampled already,
+    /// and of others those for which [`Host::may_sample`] is true.
+    fn sample_untallied(&self, sample: &Sample<'_>) {
+        self.sample(sample);
+    }
 }
 
 /// The counters of a rule.

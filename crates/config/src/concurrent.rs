@@ -1,6 +1,6 @@
 //! `concurrent` of `[[limit]]`: open connections at one time instead of a rate.
 
-use super::policy::{Action, Direction, Rate, Unit};
+use super::policy::{Action, Direction, Key, Rate, Unit};
 use super::rates::ReadRate;
 use super::table::Table;
 
@@ -42,4 +42,20 @@ pub fn read(table: &mut Table<'_, '_>, direction: Direction, unit: Unit, action:
     }
     let rate = Rate { count: number, per_nanoseconds: 1_000_000_000 };
     Some(ReadRate { rate, text: format!("{number} open"), span })
+}
+
+/// Warns of a key that sources share if they do not prove their address: each forged SYN has a reservation for some
+/// seconds, and the reservations of a few refuse everybody.
+pub fn check_shared(table: &mut Table<'_, '_>, key: Key, is_proven: bool, action: Action) {
+    if key.has_address() || is_proven || action == Action::Observe {
+        return;
+    }
+    let span = table.span_of("key");
+    let message = format!(
+        "forged SYNs can use up concurrent for others: sources share key = \"{key}\", and each SYN reserves a connection \
+         for some 3 s"
+    );
+    let help =
+        "set prove = true, so that sources prove their address while SYN cookies are in use, or prove = \"always\"";
+    table.problems.warning(span, message, help);
 }

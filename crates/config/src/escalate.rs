@@ -2,7 +2,7 @@
 
 use common::limiter::sliding_log::LARGEST_LOG;
 
-use super::policy::{Action, Direction, Escalate, LevelKey, Limit, Multiplier, ProtocolFilter};
+use super::policy::{Action, Direction, Escalate, LevelKey, Limit, Multiplier, ProtocolFilter, Unit};
 use super::read_limit::ReadLimit;
 use super::report::Problems;
 use super::table::{Table, float};
@@ -127,10 +127,14 @@ pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
         } else if !refuses(limit) {
             let message = "escalate has no effect: this action refuses nothing";
             problems.warning(escalate_span.clone(), message, "set action = \"drop\", or leave out escalate");
-        } else if limit.protocol != ProtocolFilter::Tcp {
+        } else if limit.protocol != ProtocolFilter::Tcp && !limit.proves() {
             let message = "escalate bans source addresses, which senders can forge to have others banned";
-            let help = "set protocol = \"tcp\" where that fits, and list addresses that must not be banned in [agent] \
-                        never_limit";
+            let help = if limit.unit == Unit::Connections {
+                "set prove = true, and list addresses that must not be banned in [agent] never_limit"
+            } else {
+                "set protocol = \"tcp\" where that fits, and list addresses that must not be banned in [agent] \
+                 never_limit"
+            };
             problems.warning(escalate_span.clone(), message, help);
         }
     }

@@ -79,6 +79,9 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
     if prove.is_some() {
         check_prove(&mut table, direction, protocol, unit, action);
     }
+    if concurrent.is_some() {
+        concurrent::check_shared(&mut table, key, prove.is_some(), action);
+    }
     if let (Action::Shape, Some(main)) = (action, &rates.main) {
         check_queue(&mut table, main.rate, rates.burst_of(main.rate));
     }

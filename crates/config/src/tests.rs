@@ -301,6 +301,12 @@ fn what_is_probably_not_meant_is_a_warning() {
             limit("rate = \"1/s\"\naction = \"observe\"").replace("[[limit]]", "mode = \"observe\"\n[[limit]]"),
             "the agent's mode is observe",
         ),
+        (limit("unit = \"connections\"\nconcurrent = 5\nkey = \"all\""), "forged SYNs"),
+        (limit("unit = \"connections\"\nconcurrent = 5\nkey = \"asn\"").replace("[agent]", "[geo]\nasn = \"/a\"\n[agent]"), "forged SYNs"),
+        (
+            limit("unit = \"connections\"\nconcurrent = 5\nescalate = { after = 9, within = \"9s\", ban = \"9m\" }"),
+            "senders can forge",
+        ),
     ] {
         let loaded = check(&text).unwrap_or_else(|report| panic!("{text}: {report}"));
         assert!(
@@ -309,6 +315,23 @@ fn what_is_probably_not_meant_is_a_warning() {
             loaded.warnings
         );
     }
+}
+
+#[test]
+fn open_connections_of_proven_sources_are_no_risk() {
+    let open =
+        |lines: &str| check(&limit(&format!("unit = \"connections\"\nconcurrent = 5\n{lines}"))).unwrap().warnings;
+    for key in ["all", "class", "interface"] {
+        let warnings = open(&format!("key = {key:?}"));
+        assert_eq!((warnings.len(), warnings[0].line, warnings[0].column), (1, 7, 7), "{warnings:?}");
+        assert!(warnings[0].help.contains("prove = true"), "{warnings:?}");
+        assert_eq!(open(&format!("key = {key:?}\nprove = true")), []);
+        assert_eq!(open(&format!("key = {key:?}\naction = \"observe\"")), []);
+    }
+    assert_eq!(open(""), []);
+    let escalate = "escalate = { after = 9, within = \"9s\", ban = \"9m\" }";
+    assert!(open(escalate)[0].help.contains("prove = true"));
+    assert_eq!(open(&format!("{escalate}\nprove = true")), []);
 }
 
 #[test]

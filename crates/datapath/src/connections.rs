@@ -7,24 +7,26 @@
 mod existing;
 mod offsets;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use aya::maps::{HashMap as KernelMap, Map, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap as KernelMap, Map, MapData, PerCpuArray};
 use aya::programs::links::FdLink;
 use aya::programs::{BtfTracePoint, Iter, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
 use bpf::objects::CONNECTIONS;
-use common::connections::{Connection, Pending, Reservation, Tuple, window};
+use common::connections::{Connection, MOST_STALE, Pending, Reservation, Stale, Tuple, window};
 use common::key::Key;
+use host::monotonic_nanoseconds;
 
 use crate::compile::Image;
 use crate::error::LoadError;
 use crate::hooks::attached::Attached;
 use crate::hooks::pins::{PinDirectory, remove};
+use crate::maps::access::map_mut;
 use crate::maps::size::{MOST_OPEN, MOST_RESERVED};
 
 pub use offsets::{NO_TRACEPOINT, unsupported};
@@ -53,6 +55,9 @@ pub struct Connections {
     folder: PathBuf,
     /// When to look again for connections that are not counted.
     look_at: Instant,
+    /// When the last two visits of all sockets began, the older one first, on the clock of [`Connection::since`]; 0 for
+    /// none.
+    visits: [u64; 2],
     swept: Instant,
 }
 
@@ -150,32 +155,61 @@ impl Connections {
         let of = |error: ProgramError| LoadError::from_program(name, error);
         let program: &mut Iter = ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
         program.load("tcp", &btf).map_err(of)?;
-        Ok(Some(Self { ebpf, folder, look_at: Instant::now(), swept: Instant::now() }))
+        Ok(Some(Self { ebpf, folder, look_at: Instant::now(), visits: [0; 2], swept: Instant::now() }))
     }
 
-    /// Counts the connections that exist and are not counted yet, as if they had come in on this interface.
+    /// Compares the counts with the sockets: counts the connections that exist and are not counted yet, as if they had
+    /// come in on this interface, and ends the counts of sockets that several successive visits have not found. Returns
+    /// how many were not counted.
     ///
     /// # Errors
     ///
     /// When sockets cannot be listed, or the kernel's maps not be read or written.
     pub(crate) fn count_existing(&mut self, image: &Image, interface: &Attached) -> Result<usize, LoadError> {
         let fail = |error: io::Error| LoadError::Connections { reason: format!("listing sockets: {error}") };
-        let counted: HashMap<Tuple, ()> = self.open()?.into_iter().map(|open| (open.tuple, ())).collect();
-        let all = existing::to_this_host().map_err(fail)?;
-        let uncounted: Vec<(Tuple, Reservation)> = all
+        let [before_last, last] = self.visits;
+        let now = monotonic_nanoseconds();
+        let entries = self.entries()?;
+        let counted: HashSet<Tuple> = entries.iter().map(|(_, connection)| connection.tuple).collect();
+        let uncounted: Vec<(Tuple, Reservation)> = existing::to_this_host()
+            .map_err(fail)?
             .into_iter()
-            .filter(|tuple| !counted.contains_key(tuple))
+            .filter(|tuple| !counted.contains(tuple))
             .filter_map(|tuple| Some((tuple, existing::reservation(image, interface, &tuple)?)))
             .collect();
-        // The map forgets the oldest of more.
-        for some in uncounted.chunks(MOST_RESERVED as usize / 2) {
-            let mut reserved: KernelMap<_, Tuple, Reservation> = self.map("RESERVED")?;
-            for (tuple, reservation) in some {
+        let stale: Vec<Stale> = entries
+            .iter()
+            .filter(|(_, connection)| connection.is_missing_since(before_last))
+            .map(|(socket, connection)| Stale::of(*socket, connection))
+            .collect();
+        if !stale.is_empty() {
+            tracing::debug!("the end of {} connections was missed; they are not counted any more", stale.len());
+        }
+        // The map of reservations forgets the oldest of more.
+        let (mut to_count, mut to_remove) =
+            (uncounted.chunks(MOST_RESERVED as usize / 2), stale.chunks(MOST_STALE as usize));
+        let mut reserved: KernelMap<_, Tuple, Reservation> = self.map("RESERVED")?;
+        loop {
+            for (tuple, reservation) in to_count.next().unwrap_or_default() {
                 reserved.insert(tuple, reservation, 0)?;
             }
-            self.iterate()?;
+            self.write_stale(to_remove.next().unwrap_or_default())?;
+            self.visit()?;
+            if to_count.len() + to_remove.len() == 0 {
+                break;
+            }
         }
+        self.visits = [last, now];
         Ok(uncounted.len())
+    }
+
+    /// Writes the entries that the next visit removes. The kernel program does it, since only that counts down atomically.
+    fn write_stale(&mut self, stale: &[Stale]) -> Result<(), LoadError> {
+        let mut map = Array::<_, Stale>::try_from(map_mut(&mut self.ebpf, "STALE")?)?;
+        for (nth, stale) in (0..MOST_STALE).zip(stale.iter().chain([&Stale::default()])) {
+            map.set(nth, stale, 0)?;
+        }
+        Ok(())
     }
 
     /// Counts what exists, and once more when every handshake of now has ended.
@@ -227,7 +261,7 @@ impl Connections {
     }
 
     /// Runs the iterator once.
-    fn iterate(&mut self) -> Result<(), LoadError> {
+    fn visit(&mut self) -> Result<(), LoadError> {
         let name = "weir_sockets";
         let of = |error: ProgramError| LoadError::from_program(name, error);
         let program: &mut Iter = self.ebpf.program_mut(name).ok_or(LoadError::ForeignObject)?.try_into().map_err(of)?;
@@ -254,8 +288,13 @@ impl Connections {
     ///
     /// When the map cannot be read.
     pub fn open(&self) -> Result<Vec<Connection>, LoadError> {
+        Ok(self.entries()?.into_iter().map(|(_, connection)| connection).collect())
+    }
+
+    /// The open connections, with the addresses of their sockets.
+    fn entries(&self) -> Result<Vec<(u64, Connection)>, LoadError> {
         let sockets: KernelMap<_, u64, Connection> = self.map(SOCKETS)?;
-        Ok(sockets.iter().filter_map(|entry| Some(entry.ok()?.1)).collect())
+        Ok(sockets.iter().filter_map(Result::ok).collect())
     }
 
     /// (open connections, reservations) of a key.

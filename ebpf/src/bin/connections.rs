@@ -16,12 +16,14 @@ use core::ffi::c_void;
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
-use aya_ebpf::btf_maps::{HashMap, LruHashMap, PerCpuArray};
+use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use aya_ebpf::macros::{btf_map, btf_tracepoint};
 use aya_ebpf::programs::BtfTracePointContext;
-use common::connections::{Connection, ConnectionSettings, Reservation, Tuple, is_in_effect, release_one, window};
+use common::connections::{
+    Connection, ConnectionSettings, MOST_STALE, Reservation, Stale, Tuple, is_in_effect, release_one, seen_at, window,
+};
 use common::key::Key;
 use common::packet::Address;
 use common::throttle::Cell;
@@ -63,6 +65,10 @@ pub static SOCKETS: HashMap<u64, Connection, 1, ON_DEMAND> = HashMap::new();
 #[btf_map]
 pub static UNCOUNTED: PerCpuArray<u64, 1> = PerCpuArray::new();
 
+/// The connections that [`weir_sockets`] removes once it has visited every socket.
+#[btf_map]
+pub static STALE: Array<Stale, { MOST_STALE as usize }> = Array::new();
+
 /// Attempts to count down while other CPUs change the count. Then it is far from 0.
 const TRIES: u32 = 16;
 
@@ -93,7 +99,7 @@ fn change(context: &BtfTracePointContext) -> i32 {
     let (socket, state): (*const c_void, u32) = (context.arg(0), context.arg(2));
     match state {
         ESTABLISHED => open(socket),
-        CLOSE => close(&(socket as u64)),
+        CLOSE => close(socket as u64),
         _ => {}
     }
     0
@@ -106,7 +112,7 @@ pub struct TcpIteration {
     socket: *const c_void,
 }
 
-/// Each socket of a namespace, while the kernel holds its lock.
+/// Each socket of a namespace, while the kernel holds its lock; at the end, the entries that are to be removed.
 ///
 /// # Safety
 ///
@@ -117,6 +123,7 @@ pub unsafe extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
     // SAFETY: as the caller promises.
     let socket = unsafe { (*context).socket };
     if socket.is_null() {
+        remove_stale();
         return 0;
     }
     let Some(state) = read::<u8>(socket, setting!(state)) else { return 0 };
@@ -127,25 +134,61 @@ pub unsafe extern "C" fn weir_sockets(context: *mut TcpIteration) -> i32 {
     0
 }
 
+/// Removes the connections in [`STALE`].
+#[inline(always)]
+fn remove_stale() {
+    for nth in 0..MOST_STALE {
+        let Some(stale) = STALE.get_ptr_mut(nth) else { return };
+        // SAFETY: a map's value, which the agent writes before the visit.
+        let Stale { socket, since, seen, .. } = unsafe { *stale };
+        if socket == 0 {
+            return;
+        }
+        weir_remove(socket, since, seen);
+    }
+}
+
+/// Removes a connection, unless another one has taken its place or its socket has been seen. A global function of
+/// numbers, so that it is verified once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn weir_remove(socket: u64, since: u64, seen: u32) -> u32 {
+    // SAFETY: as in `open`.
+    if SOCKETS.get_ptr_mut(socket).is_some_and(|entry| unsafe { (*entry).since == since && (*entry).seen == seen }) {
+        close(socket);
+    }
+    0
+}
+
 /// Counts a connection that has a reservation.
 #[inline(always)]
 fn open(socket: *const c_void) {
-    let Some(tuple) = &tuple(socket) else { return };
-    let Some(reserved) = RESERVED.get_ptr_mut(tuple) else { return };
     let address = &(socket as u64);
+    let tuple = tuple(socket);
+    // SAFETY: a helper without arguments.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if let Some(known) = SOCKETS.get_ptr_mut(address) {
+        // SAFETY: a map's value; only the socket's own changes write it, and they hold its lock.
+        let known = unsafe { &mut *known };
+        if tuple == Some(known.tuple) {
+            known.seen = seen_at(now);
+            return;
+        }
+        // The end of an earlier connection, whose socket had this address, was missed.
+        close(*address);
+    }
+    let Some(tuple) = &tuple else { return };
+    let Some(reserved) = RESERVED.get_ptr_mut(tuple) else { return };
     let connection = &Connection {
         // SAFETY: the value is written once, before it is in the map.
         reservation: unsafe { *reserved },
         tuple: *tuple,
-        // SAFETY: a helper without arguments.
-        since: unsafe { bpf_ktime_get_ns() },
+        since: now,
         counted: 0,
-        unused: 0,
+        seen: seen_at(now),
     };
     if SOCKETS.insert(address, connection, BPF_NOEXIST.into()).is_err() {
-        if SOCKETS.get_ptr_mut(address).is_none() {
-            lost();
-        }
+        lost();
         return;
     }
     let Some(opened) = SOCKETS.get_ptr_mut(address) else { return };
@@ -172,7 +215,8 @@ fn open(socket: *const c_void) {
 
 /// Counts down for a connection that was counted.
 #[inline(always)]
-fn close(address: &u64) {
+fn close(socket: u64) {
+    let address = &socket;
     let Some(opened) = SOCKETS.get_ptr_mut(address) else { return };
     // SAFETY: as in `open`. A copy, since the value is gone after its removal.
     let Connection { reservation, counted, .. } = &unsafe { *opened };

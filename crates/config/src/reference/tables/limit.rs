@@ -17,7 +17,7 @@ pub const LIMIT: TableReference = TableReference {
             Kind::Integer(1, MOST_CONCURRENT),
             Absent::Described("off: the limit has a rate"),
             "Open TCP connections at one time per key, instead of a rate. Only with `unit = \"connections\"`, on ingress. \
-             See the guide on open connections.",
+             With a `key` that sources share, `prove` keeps forged SYNs from using it up. See the guide on open connections.",
         ),
         key(
             "burst",

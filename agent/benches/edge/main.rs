@@ -10,6 +10,7 @@ mod overflow;
 mod packet;
 mod policies;
 mod programs;
+mod proofs;
 mod replay;
 mod rivals;
 mod served;
@@ -51,6 +52,8 @@ enum Part {
     Overflow,
     /// What a server still serves under a flood.
     Served,
+    /// Forged SYNs and ACKs to a listener with SYN cookies, over veth.
+    Proofs,
     /// A list of a million banned prefixes: loading it, packets, memory.
     Lists,
     /// Bytes of kernel memory for each source.
@@ -79,6 +82,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Flood => flood::run(arguments.rounds, only)?,
         Part::Overflow => overflow::run(arguments.rounds, only)?,
         Part::Served => served::run(arguments.rounds, only)?,
+        Part::Proofs => proofs::run(arguments.rounds, only)?,
         Part::Lists => lists::run(arguments.rounds, only)?,
         Part::Memory => memory::run(arguments.rounds, only)?,
         Part::Agent => whole::run(arguments.rounds, only)?,

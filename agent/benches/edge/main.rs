@@ -1,6 +1,7 @@
 //! Weir beside what a user would pick instead; `cargo xtask bench` runs this and makes tables and plots of what it
 //! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
 
+mod connections;
 mod flood;
 mod growth;
 mod lists;
@@ -54,6 +55,8 @@ enum Part {
     Served,
     /// Forged SYNs and ACKs to a listener with SYN cookies, over veth.
     Proofs,
+    /// TCP connections that are opened and closed, over veth.
+    Connections,
     /// A list of a million banned prefixes: loading it, packets, memory.
     Lists,
     /// Bytes of kernel memory for each source.
@@ -83,6 +86,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Overflow => overflow::run(arguments.rounds, only)?,
         Part::Served => served::run(arguments.rounds, only)?,
         Part::Proofs => proofs::run(arguments.rounds, only)?,
+        Part::Connections => connections::run(arguments.rounds, only)?,
         Part::Lists => lists::run(arguments.rounds, only)?,
         Part::Memory => memory::run(arguments.rounds, only)?,
         Part::Agent => whole::run(arguments.rounds, only)?,

@@ -15,6 +15,8 @@ pub const INTERFACE: &str = "weir0";
 pub const RECEIVER: [u8; 4] = [192, 0, 2, 2];
 pub const RECEIVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const SENDER_MAC: &str = "02:00:00:00:00:01";
+/// The sender's address, where it has one.
+const NEIGHBOUR: &str = "192.0.2.1";
 const RECEIVER_MAC_TEXT: &str = "02:00:00:00:00:02";
 
 /// The namespace that sends.
@@ -46,6 +48,11 @@ impl Sender {
     /// Runs `work` on a thread inside this namespace.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         inside(&self.name, work)
+    }
+
+    /// Gives the sender's end of a lane an address, to which the receiver's packets go: see [`Lane::route_by_neighbour`].
+    pub fn add_address(&self, lane: &Lane) -> Result<()> {
+        run("ip", &["-n", &self.name, "addr", "add", &format!("{NEIGHBOUR}/24"), "dev", &lane.from])
     }
 
     /// The thread that calls this is in the namespace from now on.
@@ -120,7 +127,6 @@ impl Lane {
 
     /// Has packets to anywhere leave through a neighbour that needs no address resolution: the sender's end.
     pub fn route_by_neighbour(&self) -> Result<()> {
-        const NEIGHBOUR: &str = "192.0.2.1";
         let (neighbour, route) = (["neigh", "replace", NEIGHBOUR], ["route", "replace", "default", "via", NEIGHBOUR]);
         self.run("ip", &[&neighbour[..], &["lladdr", SENDER_MAC, "dev", INTERFACE]].concat())?;
         self.run("ip", &[&route[..], &["dev", INTERFACE, "onlink"]].concat())

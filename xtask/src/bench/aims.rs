@@ -62,6 +62,7 @@ pub fn all(figures: &Figures) -> Vec<Aim> {
     aims.extend(of_floods(figures));
     aims.extend(of_a_full_table(figures));
     aims.extend(of_proofs(figures));
+    aims.push(of_connections(figures));
     aims.extend(of_lists(figures));
     aims.extend(of_memory(figures));
     aims.extend(of_the_agent(figures));
@@ -97,6 +98,32 @@ fn of_packets(figures: &Figures) -> Vec<Aim> {
         ("prefixes", "100000 prefixes, hot key", "100,000 class prefixes: of none", 1.2),
     ] {
         aims.push(aim(key, what, Bound::AtMost(most), weir(case, (HOT, WEIR))));
+    }
+    for (key, case, under, what, most) in [
+        (
+            "concurrent",
+            "SYN of a new source, concurrent",
+            "SYN of a new source, a rate",
+            "a SYN of a new source under `concurrent`: over one under a rate",
+            1_000.0,
+        ),
+        (
+            "concurrent",
+            "SYN of a new source, refused, concurrent",
+            "SYN of a new source, refused, a rate",
+            "a SYN that `concurrent` refuses: over one that a rate refuses",
+            200.0,
+        ),
+        (
+            "sampled",
+            "one limit, hot key, one packet in 250 sampled",
+            HOT,
+            "a packet while `agent top --by prefix` samples: over one without",
+            50.0,
+        ),
+    ] {
+        let over = figures.differences(PACKET, (case, WEIR), (under, WEIR));
+        aims.push(aim(key, what, Bound::Nanoseconds(most), over.and_then(|over| Summary::of(&over))));
     }
     aims
 }
@@ -161,11 +188,8 @@ fn of_proofs(figures: &Figures) -> Vec<Aim> {
     const BY_TC: &str = "weir by TC";
     const DROP: &str = "drop only";
     const SYNS: &str = "forged SYNs";
-    let of = |by: &str| figures.samples(PROOFS, SYNS, by);
-    // Each round by round, over a drop at the same hook.
-    let over = |by: &str, drop: &str| -> Option<Vec<f64>> {
-        Some(of(by)?.iter().zip(of(drop)?).map(|(time, drop)| time - drop).collect())
-    };
+    // Over a drop at the same hook.
+    let over = |by: &str, drop: &str| figures.differences(PROOFS, (SYNS, by), (SYNS, drop));
     let mut aims: Vec<Aim> = [("native XDP", WEIR, DROP), ("traffic control", BY_TC, "drop only, by TC")]
         .into_iter()
         .map(|(hook, by, drop)| {
@@ -186,6 +210,14 @@ fn of_proofs(figures: &Figures) -> Vec<Aim> {
         aims.push(aim("proofs-acks", what, Bound::AtMost(1.0), measured));
     }
     aims
+}
+
+/// The aim on connections that are opened and closed.
+fn of_connections(figures: &Figures) -> Aim {
+    const CASE: &str = "opened and closed";
+    let measured = figures.ratio("connections", (CASE, "weir, concurrent"), (CASE, "weir, a rate"));
+    let what = "a connection under `concurrent`, opened and closed: of one under a rate";
+    aim("concurrent", what, Bound::AtMost(1.1), measured)
 }
 
 /// Aims on a list of a million banned prefixes.

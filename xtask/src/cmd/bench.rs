@@ -51,6 +51,8 @@ enum Part {
     Served,
     /// Forged SYNs and ACKs to a listener with SYN cookies: proofs beside the kernel's cookies and synproxy, over veth.
     Proofs,
+    /// TCP connections that are opened and closed, over veth: what `concurrent` adds.
+    Connections,
     /// A list of a million banned prefixes: loading it, packets, memory.
     Lists,
     /// Bytes of kernel memory for each source.
@@ -73,6 +75,7 @@ impl Part {
             Self::Overflow => "overflow",
             Self::Served => "served",
             Self::Proofs => "proofs",
+            Self::Connections => "connections",
             Self::Lists => "lists",
             Self::Memory => "memory",
             Self::Agent => "agent",
@@ -84,12 +87,12 @@ impl Part {
 
     /// Whether its figures are of kernel programs alone, which are the same in any build.
     const fn is_of_programs(self) -> bool {
-        matches!(self, Self::Packet | Self::Proofs | Self::Growth)
+        matches!(self, Self::Packet | Self::Proofs | Self::Connections | Self::Growth)
     }
 
     /// Whether it measures what others have installed.
     const fn has_alternatives(self) -> bool {
-        !matches!(self, Self::Packet | Self::Growth)
+        !matches!(self, Self::Packet | Self::Connections | Self::Growth)
     }
 
     /// The number of rounds: (quick, full).
@@ -100,6 +103,7 @@ impl Part {
             Self::Overflow => (2, 7),
             Self::Served => (1, 7),
             Self::Proofs => (2, 15),
+            Self::Connections => (2, 21),
             Self::Lists => (1, 7),
             Self::Memory => (1, 3),
             Self::Agent => (2, 9),

@@ -37,18 +37,22 @@ enum By {
     DropOnly,
     DropByTc,
     Weir(Attach),
+    /// Weir with proofs by resets, in native XDP.
+    WeirResets,
     Kernel,
     Synproxy,
 }
 
 impl By {
-    const ANSWERING: [Self; 6] = [
+    const ANSWERING: [Self; 7] = [
         Self::DropOnly,
         Self::DropByTc,
         Self::Weir(Attach::Native),
         Self::Weir(Attach::Tc),
         Self::Kernel,
         Self::Synproxy,
+        // The last one, since it has nothing to do with ACKs.
+        Self::WeirResets,
     ];
     const WEIR: [Self; 2] = [Self::Weir(Attach::Native), Self::Weir(Attach::Tc)];
 
@@ -58,6 +62,7 @@ impl By {
             Self::DropByTc => "drop only, by TC",
             Self::Weir(Attach::Tc) => Rival::WeirTc.name(),
             Self::Weir(_) => Rival::WeirXdp.name(),
+            Self::WeirResets => "weir, resets",
             Self::Kernel => "the kernel's cookies",
             Self::Synproxy => "nftables' synproxy",
         }
@@ -98,11 +103,12 @@ impl Receiver {
                 Programs::DropByTc(Box::new(harness))
             }
             By::Weir(attach) => Programs::Weir(Box::new(weir(&lane, tables, attach)?)),
+            By::WeirResets => Programs::Weir(Box::new(weir(&lane, tables, Attach::Native)?)),
             By::Kernel => Programs::None,
             By::Synproxy => synproxy(&lane).map(|()| Programs::None)?,
         };
         let mut harness = Harness::load(lane.from_index)?;
-        if by == By::Weir(Attach::Native) {
+        if matches!(by, By::Weir(Attach::Native) | By::WeirResets) {
             harness
                 .xdp_mut("drop")?
                 .attach(&lane.from, XdpMode::Driver)
@@ -145,16 +151,20 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let sender = Sender::new()?;
     sender.enter()?;
     pin(CPU)?;
-    let proving = policies::limit("a", policies::USUAL, "protocol = \"tcp\"\nunit = \"connections\"\nprove = true");
+    let proving = |prove: &str| {
+        policies::limit("a", policies::USUAL, &format!("protocol = \"tcp\"\nunit = \"connections\"\nprove = {prove}"))
+    };
+    let (cookies, resets) = (proving("true"), proving("\"reset\""));
     let refusing = policies::limit("a", policies::REFUSING, "");
-    let all = By::ANSWERING.map(|by| (by, &proving)).into_iter().chain(By::WEIR.map(|by| (by, &refusing)));
+    let answering = By::ANSWERING.map(|by| (by, if by == By::WeirResets { &resets } else { &cookies }));
+    let all = answering.into_iter().chain(By::WEIR.map(|by| (by, &refusing)));
     let mut receivers: Vec<Receiver> =
         all.map(|(by, tables)| Receiver::new(&sender, by, tables).with_context(|| by.name())).collect::<Result<_>>()?;
     let refusing = By::ANSWERING.len()..receivers.len();
     let mut rows = Vec::new();
     for (case, flags, packets, of) in [
         ("forged SYNs", SYN, SYNS, 0..refusing.start),
-        ("forged ACKs", ACK, PACKETS, 0..refusing.start),
+        ("forged ACKs", ACK, PACKETS, 0..refusing.start - 1),
         ("ACKs above a limit", ACK, PACKETS, refusing.clone()),
     ] {
         if case.contains(only) {
@@ -209,7 +219,7 @@ impl Receiver {
         match self.by {
             By::DropOnly | By::DropByTc => false,
             By::Kernel => true,
-            By::Weir(_) | By::Synproxy => flags == SYN,
+            By::Weir(_) | By::WeirResets | By::Synproxy => flags == SYN,
         }
     }
 }
@@ -230,7 +240,11 @@ impl Row {
         let (few, most) = (u64::from(self.packets / 100), u64::from(self.packets / 100 * 99));
         let is_as_expected = if receiver.replies(self.flags) { replies >= most } else { replies <= few };
         ensure!(is_as_expected, "{replies} replies to {} packets", self.packets);
-        ensure!(!matches!(self.by, By::Weir(_)) || delivered <= few, "{delivered} of {} packets passed", self.packets);
+        ensure!(
+            !matches!(self.by, By::Weir(_) | By::WeirResets) || delivered <= few,
+            "{delivered} of {} packets passed",
+            self.packets
+        );
         Ok(time.as_nanos() as f64 / f64::from(self.packets))
     }
 

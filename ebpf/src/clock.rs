@@ -1,6 +1,6 @@
 //! The clock of the limiters.
 
-use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use aya_ebpf::helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use common::time::{TickScale, Ticks};
 
 use crate::maps::{RUNTIME, setting};
@@ -13,6 +13,16 @@ pub fn nanoseconds() -> u64 {
     }
     // SAFETY: a helper without arguments.
     unsafe { bpf_ktime_get_ns() }
+}
+
+/// The same at the kernel's last tick, some milliseconds ago, for a tenth of the cost.
+#[inline(always)]
+pub fn coarse_nanoseconds() -> u64 {
+    if setting!(given_clock) != 0 {
+        return nanoseconds();
+    }
+    // SAFETY: a helper without arguments.
+    unsafe { bpf_ktime_get_coarse_ns() }
 }
 
 /// The length of a tick.

@@ -41,7 +41,7 @@ impl Ledger for Kernel {
 
     #[inline(always)]
     fn window(&self) -> u32 {
-        connections::window(clock::nanoseconds())
+        connections::window(clock::coarse_nanoseconds())
     }
 }
 

@@ -8,7 +8,7 @@ use aya_ebpf::helpers::generated::{
 };
 use common::counters::Bypass;
 use common::key::Key;
-use common::packet::reply::{Reply, Syn};
+use common::packet::reply::Syn;
 use common::packet::{Address, Depth, Link, Packet, parse};
 use common::program::Context;
 use common::proof::{Proof, Recent, Step, SynReply, may_have_cookies, second};
@@ -83,14 +83,14 @@ fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     let Some(ip) = frame.u32s::<5>(network) else { return Proof::NONE };
     let Some(tcp) = frame.u32s::<5>(transport) else { return Proof::NONE };
     let to = Address::from_ipv4_memory(ip[4]);
-    if u32::from_be(ip[1]) & FRAGMENT != 0 || !concerns(tcp) || !is_to_own(frame, to, network) {
+    if u32::from_be(ip[1]) & FRAGMENT != 0 || !concerns(tcp) {
         return Proof::NONE;
     }
     let Some(syn) = Syn::read(frame, transport, true) else { return Proof::NONE };
     let Some(words) = words() else { return Proof::NONE };
     words[..5].copy_from_slice(&ip);
     words[5] = tcp[0];
-    query::<6>(context, words, 3, tcp, syn)
+    query::<6>(context, words, 3, tcp, syn, || is_to_own(frame, to, network))
 }
 
 #[inline(always)]
@@ -100,14 +100,14 @@ fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transpo
     let Some(tcp) = frame.u32s::<5>(transport) else { return Proof::NONE };
     let half = |first: usize| u64::from(ip[first]) | u64::from(ip[first + 1]) << 32;
     let to = Address { hi: half(6), lo: half(8) };
-    if !concerns(tcp) || !is_to_own(frame, to, network) {
+    if !concerns(tcp) {
         return Proof::NONE;
     }
     let Some(syn) = Syn::read(frame, transport, false) else { return Proof::NONE };
     let Some(words) = words() else { return Proof::NONE };
     words[..10].copy_from_slice(&ip);
     words[10] = tcp[0];
-    query::<11>(context, words, 2, tcp, syn)
+    query::<11>(context, words, 2, tcp, syn, || is_to_own(frame, to, network))
 }
 
 /// Whether it is a SYN, or an ACK to a port whose cookies are in use. An ACK with FIN opens a connection, too.
@@ -120,7 +120,7 @@ fn concerns(tcp: [u32; 5]) -> bool {
     if word & (SYN | ACK | RST) != ACK {
         return false;
     }
-    let now = second(clock::nanoseconds());
+    let now = second(clock::coarse_nanoseconds());
     COOKIE_PORTS.get(port(tcp)).is_some_and(|last| may_have_cookies(*last, now))
 }
 
@@ -139,7 +139,14 @@ fn words() -> Option<&'static mut [u32; HEADERS]> {
 /// Queries the kernel for the packet's socket. Anything but a listener knows the packet's connection. `words` are the IP header
 /// and the ports, `W` in all; from the word `tuple` on, they are what the kernel looks up.
 #[inline(always)]
-fn query<const W: usize>(context: *mut c_void, words: &[u32; HEADERS], tuple: usize, tcp: [u32; 5], syn: Syn) -> Proof {
+fn query<const W: usize>(
+    context: *mut c_void,
+    words: &[u32; HEADERS],
+    tuple: usize,
+    tcp: [u32; 5],
+    syn: Syn,
+    is_to_own: impl FnOnce() -> bool,
+) -> Proof {
     let (header_length, tuple_length) = (4 * (W as u32 - 1), 4 * (W - tuple) as u32);
     // SAFETY: the tuple is within the words, and has one of the two lengths that the helper accepts.
     let socket: *mut bpf_sock = unsafe {
@@ -150,7 +157,9 @@ fn query<const W: usize>(context: *mut c_void, words: &[u32; HEADERS], tuple: us
         return Proof::NONE;
     }
     // SAFETY: the socket is not null and held until it is released.
-    if unsafe { (*socket).state } != LISTEN {
+    let is_listener = unsafe { (*socket).state } == LISTEN;
+    // After the look-up, since most packets are those of a connection.
+    if !is_listener || !is_to_own() {
         // SAFETY: as above.
         unsafe { bpf_sk_release(socket.cast()) };
         return Proof::NONE;
@@ -182,7 +191,7 @@ fn query<const W: usize>(context: *mut c_void, words: &[u32; HEADERS], tuple: us
 /// The step of an ACK to a listener. A connection is charged once, although packets behind its ACK may find the listener, too.
 #[inline(always)]
 fn concluded(connection: Key, is_valid: bool) -> Proof {
-    let (hash, now) = (Kernel.seed().hash(&connection).0, clock::nanoseconds());
+    let (hash, now) = (Kernel.seed().hash(&connection).0, clock::coarse_nanoseconds());
     let Some(recent) = PROVEN.get_ptr_mut(Recent::index(hash)) else { return Proof::NONE };
     // SAFETY: this CPU's own value.
     if unsafe { *recent }.is(hash, now) {
@@ -220,15 +229,17 @@ fn made_cookie(made: i64, port: u32) -> Proof {
         Kernel.count(Bypass::WithoutCookie as u32, Outcome::Over, Size::of_one(0));
         return Proof::NONE;
     }
-    let now = clock::nanoseconds();
+    // The burst of the limit on answers is that of several of the kernel's ticks.
+    let now = clock::coarse_nanoseconds();
     if !may_answer(now) {
         return Proof::of(Step::Refuse);
     }
     if let Some(last) = COOKIE_PORTS.get_ptr_mut(port) {
+        let now = second(now);
         // SAFETY: an aligned word of a map's value; it is written at most once a second, since all CPUs share it.
         unsafe {
-            if last.read_volatile() != second(now) {
-                last.write_volatile(second(now));
+            if last.read_volatile() != now {
+                last.write_volatile(now);
             }
         }
     }
@@ -249,9 +260,8 @@ pub fn answer_syn(frame: &mut impl Writable, context: *mut c_void, link: Link, b
     unsafe { bpf_check_mtu(context, 0, &raw mut mtu, 0, 0) };
     let Ok(packet) = parse(frame, link, Depth::Ports) else { return false };
     let Some(reply) = REPLY.get_ptr_mut(0) else { return false };
-    // SAFETY: a map value that only this CPU uses.
+    // SAFETY: a map value that only this CPU uses. Every word of the reply is written.
     let reply = unsafe { &mut *reply };
-    *reply = Reply::EMPTY;
     let words = reply.syn_ack(frame, &packet, SynReply::from_bits(bits), mtu);
     words != 0 && send(frame, link, &packet, reply, words)
 }

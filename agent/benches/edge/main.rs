@@ -1,6 +1,7 @@
 //! Weir beside what a user would pick instead; `cargo xtask bench` runs this and makes tables and plots of what it
 //! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
 
+mod connections;
 mod flood;
 mod growth;
 mod lists;
@@ -10,6 +11,7 @@ mod overflow;
 mod packet;
 mod policies;
 mod programs;
+mod proofs;
 mod replay;
 mod rivals;
 mod served;
@@ -51,6 +53,10 @@ enum Part {
     Overflow,
     /// What a server still serves under a flood.
     Served,
+    /// Forged SYNs and ACKs to a listener with SYN cookies, over veth.
+    Proofs,
+    /// TCP connections that are opened and closed, over veth.
+    Connections,
     /// A list of a million banned prefixes: loading it, packets, memory.
     Lists,
     /// Bytes of kernel memory for each source.
@@ -79,6 +85,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Flood => flood::run(arguments.rounds, only)?,
         Part::Overflow => overflow::run(arguments.rounds, only)?,
         Part::Served => served::run(arguments.rounds, only)?,
+        Part::Proofs => proofs::run(arguments.rounds, only)?,
+        Part::Connections => connections::run(arguments.rounds, only)?,
         Part::Lists => lists::run(arguments.rounds, only)?,
         Part::Memory => memory::run(arguments.rounds, only)?,
         Part::Agent => whole::run(arguments.rounds, only)?,

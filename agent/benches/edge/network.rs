@@ -15,6 +15,8 @@ pub const INTERFACE: &str = "weir0";
 pub const RECEIVER: [u8; 4] = [192, 0, 2, 2];
 pub const RECEIVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const SENDER_MAC: &str = "02:00:00:00:00:01";
+/// The sender's address, where it has one.
+const NEIGHBOUR: &str = "192.0.2.1";
 const RECEIVER_MAC_TEXT: &str = "02:00:00:00:00:02";
 
 /// The namespace that sends.
@@ -46,6 +48,11 @@ impl Sender {
     /// Runs `work` on a thread inside this namespace.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         inside(&self.name, work)
+    }
+
+    /// Gives the sender's end of a lane an address, to which the receiver's packets go: see [`Lane::route_by_neighbour`].
+    pub fn add_address(&self, lane: &Lane) -> Result<()> {
+        run("ip", &["-n", &self.name, "addr", "add", &format!("{NEIGHBOUR}/24"), "dev", &lane.from])
     }
 
     /// The thread that calls this is in the namespace from now on.
@@ -113,13 +120,30 @@ impl Lane {
             let mut pairs = names.zip(lines.next().context("/proc/net/snmp has no figures")?.split(' '));
             let delivered =
                 pairs.find(|(name, _)| *name == "InDelivers").context("/proc/net/snmp has no InDelivers")?;
-            let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
-            let row = text.lines().find_map(|line| line.trim().strip_prefix(INTERFACE)?.strip_prefix(':'));
-            let frames = row.and_then(|row| row.split_whitespace().nth(1)).context("/proc/net/dev has no such row")?;
-            Ok((delivered.1.parse()?, frames.parse()?))
+            Ok((delivered.1.parse()?, frames(INTERFACE)?))
         };
         self.inside(read)?
     }
+
+    /// Has packets to anywhere leave through a neighbour that needs no address resolution: the sender's end.
+    pub fn route_by_neighbour(&self) -> Result<()> {
+        let (neighbour, route) = (["neigh", "replace", NEIGHBOUR], ["route", "replace", "default", "via", NEIGHBOUR]);
+        self.run("ip", &[&neighbour[..], &["lladdr", SENDER_MAC, "dev", INTERFACE]].concat())?;
+        self.run("ip", &[&route[..], &["dev", INTERFACE, "onlink"]].concat())
+    }
+
+    /// Frames that the sender's end has received; for a thread in the sender's namespace.
+    pub fn answered(&self) -> Result<u64> {
+        frames(&self.from)
+    }
+}
+
+/// Frames that an interface of this thread's namespace has received.
+fn frames(interface: &str) -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let row = text.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
+    let frames = row.and_then(|row| row.split_whitespace().nth(1));
+    Ok(frames.with_context(|| format!("/proc/net/dev has no {interface}"))?.parse()?)
 }
 
 impl Drop for Lane {

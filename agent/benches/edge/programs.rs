@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 use aya::maps::{Array, ProgramArray};
-use aya::programs::{ProgramFd, SchedClassifier, TestRun as _, TestRunOptions, Xdp};
+use aya::programs::{ProgramFd, SchedClassifier, TcAttachType, TestRun as _, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, Pod};
 use common::packet::Direction;
 use datapath::compile::compile;
@@ -69,8 +69,18 @@ pub struct Sent {
     pub waited: u64,
 }
 
+/// As in harness.c.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Headers {
+    are_renewed: u16,
+    bytes: [u8; 54],
+}
+
 // SAFETY: integers without padding, laid out as in C.
 unsafe impl Pod for Walk {}
+// SAFETY: as above.
+unsafe impl Pod for Headers {}
 
 /// Reads one of the objects built for the benchmark.
 fn object(name: &str) -> Result<Vec<u8>> {
@@ -150,6 +160,14 @@ impl Harness {
         Ok(map.set(0, walk, 0)?)
     }
 
+    /// Has its sender write the headers of `frame`, Ethernet, IPv4 and TCP, before each packet: the kernel sends the same
+    /// memory again, as the program that received it has left it.
+    pub fn renew(&mut self, frame: &[u8]) -> Result<()> {
+        let headers = frame.first_chunk().context("the frame has no TCP header")?;
+        let mut map = Array::<_, Headers>::try_from(self.0.map_mut("HEADERS").context("harness.o has no HEADERS")?)?;
+        Ok(map.set(0, Headers { are_renewed: 1, bytes: *headers }, 0)?)
+    }
+
     /// Its sender's progress since the walk began.
     pub fn sent(&self) -> Result<Sent> {
         let map = Array::<_, Walk>::try_from(self.0.map("WALK").context("harness.o has no WALK")?)?;
@@ -171,6 +189,14 @@ impl Harness {
     /// One of its XDP programs, to attach it.
     pub fn xdp_mut(&mut self, name: &str) -> Result<&mut Xdp> {
         Ok(self.0.program_mut(name).with_context(|| format!("there is no program {name}"))?.try_into()?)
+    }
+
+    /// Attaches its program for traffic control, which drops, to what an interface receives.
+    pub fn attach_drop_by_tc(&mut self, interface: &str) -> Result<()> {
+        let program: &mut SchedClassifier =
+            self.0.program_mut("drop_by_tc").context("harness.o has no drop_by_tc")?.try_into()?;
+        program.attach(interface, TcAttachType::Ingress).context("attaching drop_by_tc")?;
+        Ok(())
     }
 
     /// Runs its program for traffic control and returns the verdict.

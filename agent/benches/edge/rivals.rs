@@ -8,7 +8,7 @@ use aya::Ebpf;
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use config::policy::Attach;
-use datapath::Entry;
+use datapath::{Entry, OwnAddresses};
 
 use crate::network::{INTERFACE, Lane};
 use crate::policies::policy;
@@ -145,8 +145,8 @@ impl Rival {
                 lane.inside(|| attach(program))??;
                 Ok(Programs::Minimal(Box::new(ebpf)))
             }
-            Self::WeirXdp => weir(lane, limit, Entry::Xdp, Attach::Native),
-            Self::WeirTc => weir(lane, limit, Entry::Tc, Attach::Tc),
+            Self::WeirXdp => weir_with(lane, limit, Attach::Native),
+            Self::WeirTc => weir_with(lane, limit, Attach::Tc),
             Self::NftablesIngress => nftables(lane, limit, "netdev", &format!("ingress device {INTERFACE}")),
             Self::NftablesInput => nftables(lane, limit, "ip", "input"),
             Self::HashlimitRaw => hashlimit(lane, limit, "raw", "PREROUTING"),
@@ -160,12 +160,23 @@ fn attach(program: &mut Xdp) -> Result<()> {
     Ok(())
 }
 
-fn weir(lane: &Lane, limit: Limit, entry: Entry, attach: Attach) -> Result<Programs> {
+fn weir_with(lane: &Lane, limit: Limit, attach: Attach) -> Result<Programs> {
     let (count, unit, burst) = (limit.count, limit.per.unit(), limit.burst);
     let tables = format!("[[limit]]\nname = \"a\"\nrate = \"{count}/{unit}\"\nburst = {burst}\n");
-    let mut weir = Weir::load(&policy(&tables), entry)?;
-    lane.inside(|| weir.datapath.attach(INTERFACE, attach))??;
-    Ok(Programs::Weir(Box::new(weir)))
+    Ok(Programs::Weir(Box::new(weir(lane, &tables, attach)?)))
+}
+
+/// Weir with a policy of these tables on the lane's interface, as an agent in the lane would have it.
+pub fn weir(lane: &Lane, tables: &str, attach: Attach) -> Result<Weir> {
+    let entry = if attach == Attach::Tc { Entry::Tc } else { Entry::Xdp };
+    lane.inside(|| {
+        let mut weir = Weir::load(&policy(tables), entry)?;
+        if weir.datapath.replies() {
+            weir.datapath.set_own(OwnAddresses::read()?)?;
+        }
+        weir.datapath.attach(INTERFACE, attach)?;
+        Ok(weir)
+    })?
 }
 
 fn nftables(lane: &Lane, limit: Limit, family: &str, hook: &str) -> Result<Programs> {

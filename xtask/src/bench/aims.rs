@@ -35,6 +35,7 @@ enum Bound {
 
 const PACKET: &str = "packet";
 const FLOOD: &str = "flood";
+const PROOFS: &str = "proofs";
 pub const DECISIONS: &str = "decisions";
 const WEIR: &str = "weir";
 const MINIMAL: &str = "minimal, LRU hash";
@@ -60,6 +61,8 @@ pub fn all(figures: &Figures) -> Vec<Aim> {
     let mut aims = of_packets(figures);
     aims.extend(of_floods(figures));
     aims.extend(of_a_full_table(figures));
+    aims.extend(of_proofs(figures));
+    aims.push(of_connections(figures));
     aims.extend(of_lists(figures));
     aims.extend(of_memory(figures));
     aims.extend(of_the_agent(figures));
@@ -95,6 +98,32 @@ fn of_packets(figures: &Figures) -> Vec<Aim> {
         ("prefixes", "100000 prefixes, hot key", "100,000 class prefixes: of none", 1.2),
     ] {
         aims.push(aim(key, what, Bound::AtMost(most), weir(case, (HOT, WEIR))));
+    }
+    for (key, case, under, what, most) in [
+        (
+            "concurrent",
+            "SYN of a new source, concurrent",
+            "SYN of a new source, a rate",
+            "a SYN of a new source under `concurrent`: over one under a rate",
+            1_000.0,
+        ),
+        (
+            "concurrent",
+            "SYN of a new source, refused, concurrent",
+            "SYN of a new source, refused, a rate",
+            "a SYN that `concurrent` refuses: over one that a rate refuses",
+            200.0,
+        ),
+        (
+            "sampled",
+            "one limit, hot key, one packet in 250 sampled",
+            HOT,
+            "a packet while `agent top --by prefix` samples: over one without",
+            50.0,
+        ),
+    ] {
+        let over = figures.differences(PACKET, (case, WEIR), (under, WEIR));
+        aims.push(aim(key, what, Bound::Nanoseconds(most), over.and_then(|over| Summary::of(&over))));
     }
     aims
 }
@@ -152,6 +181,43 @@ fn of_a_full_table(figures: &Figures) -> [Aim; 2] {
         aim("overflow", polite, Bound::PercentAtLeast(99.0), of("% of polite packets passed")),
         aim("overflow", greedy, Bound::PercentAtMost(110.0), of("% of its limit, the greediest")),
     ]
+}
+
+/// Aims on forged SYNs and ACKs where sources prove their address.
+fn of_proofs(figures: &Figures) -> Vec<Aim> {
+    const BY_TC: &str = "weir by TC";
+    const DROP: &str = "drop only";
+    const SYNS: &str = "forged SYNs";
+    // Over a drop at the same hook.
+    let over = |by: &str, drop: &str| figures.differences(PROOFS, (SYNS, by), (SYNS, drop));
+    let mut aims: Vec<Aim> = [("native XDP", WEIR, DROP), ("traffic control", BY_TC, "drop only, by TC")]
+        .into_iter()
+        .map(|(hook, by, drop)| {
+            let what = format!("a forged SYN, answered in {hook}: over a bare drop there");
+            aim("proofs", what, Bound::Nanoseconds(1_000.0), over(by, drop).and_then(|over| Summary::of(&over)))
+        })
+        .collect();
+    for rival in ["the kernel's cookies", "nftables' synproxy"] {
+        let ratios = over(WEIR, DROP)
+            .zip(over(rival, DROP))
+            .map(|(weir, rival)| weir.iter().zip(rival).map(|(weir, rival)| weir / rival).collect::<Vec<_>>());
+        let what = format!("a forged SYN, answered in native XDP: over a bare drop, of {rival}");
+        aims.push(aim("proofs", what, Bound::AtMost(0.5), ratios.and_then(|ratios| Summary::of(&ratios))));
+    }
+    for (hook, by) in [("native XDP", WEIR), ("traffic control", BY_TC)] {
+        let what = format!("a forged ACK, refused in {hook}: of a packet above a limit");
+        let measured = figures.ratio(PROOFS, ("forged ACKs", by), ("ACKs above a limit", by));
+        aims.push(aim("proofs-acks", what, Bound::AtMost(1.0), measured));
+    }
+    aims
+}
+
+/// The aim on connections that are opened and closed.
+fn of_connections(figures: &Figures) -> Aim {
+    const CASE: &str = "opened and closed";
+    let measured = figures.ratio("connections", (CASE, "weir, concurrent"), (CASE, "weir, a rate"));
+    let what = "a connection under `concurrent`, opened and closed: of one under a rate";
+    aim("concurrent", what, Bound::AtMost(1.1), measured)
 }
 
 /// Aims on a list of a million banned prefixes.
@@ -300,6 +366,23 @@ mod tests {
             of("% of its limit, the greediest", 110.0),
         ]);
         assert_eq!(of_a_full_table(&figures).map(|aim| aim.is_met), [false, true]);
+    }
+
+    #[test]
+    fn an_answered_syn_is_compared_over_a_drop_at_its_hook() {
+        let syns = |by: &str, time: f64| series(PROOFS, "forged SYNs", by, &[time]);
+        let figures = Figures(vec![
+            syns("drop only", 200.0),
+            syns("drop only, by TC", 500.0),
+            syns(WEIR, 900.0),
+            syns("weir by TC", 1_600.0),
+            syns("the kernel's cookies", 3_000.0),
+            series(PROOFS, "forged ACKs", WEIR, &[600.0]),
+            series(PROOFS, "ACKs above a limit", WEIR, &[400.0]),
+        ]);
+        let medians: Vec<Option<f64>> =
+            of_proofs(&figures).iter().map(|aim| aim.measured.map(|measured| measured.median)).collect();
+        assert_eq!(medians, [Some(700.0), Some(1_100.0), Some(0.25), None, Some(1.5), None]);
     }
 
     #[test]

@@ -69,6 +69,13 @@ impl Figures {
         self.0.iter().find(is_it).map(|series| series.samples.as_slice())
     }
 
+    /// The difference of two measurements, in every round.
+    pub fn differences(&self, part: &str, over: (&str, &str), under: (&str, &str)) -> Option<Vec<f64>> {
+        let over = self.samples(part, over.0, over.1)?;
+        let under = self.samples(part, under.0, under.1)?;
+        Some(over.iter().zip(under).map(|(over, under)| over - under).collect())
+    }
+
     /// The ratio of two measurements, in every round.
     pub fn ratio(&self, part: &str, over: (&str, &str), under: (&str, &str)) -> Option<Summary> {
         let over = self.samples(part, over.0, over.1)?;

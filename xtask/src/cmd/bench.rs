@@ -49,6 +49,10 @@ enum Part {
     Overflow,
     /// What a server still serves under a flood.
     Served,
+    /// Forged SYNs and ACKs to a listener with SYN cookies: proofs beside the kernel's cookies and synproxy, over veth.
+    Proofs,
+    /// TCP connections that are opened and closed, over veth: what `concurrent` adds.
+    Connections,
     /// A list of a million banned prefixes: loading it, packets, memory.
     Lists,
     /// Bytes of kernel memory for each source.
@@ -70,6 +74,8 @@ impl Part {
             Self::Flood => "flood",
             Self::Overflow => "overflow",
             Self::Served => "served",
+            Self::Proofs => "proofs",
+            Self::Connections => "connections",
             Self::Lists => "lists",
             Self::Memory => "memory",
             Self::Agent => "agent",
@@ -79,6 +85,16 @@ impl Part {
         }
     }
 
+    /// Whether its figures are of kernel programs alone, which are the same in any build.
+    const fn is_of_programs(self) -> bool {
+        matches!(self, Self::Packet | Self::Proofs | Self::Connections | Self::Growth)
+    }
+
+    /// Whether it measures what others have installed.
+    const fn has_alternatives(self) -> bool {
+        !matches!(self, Self::Packet | Self::Connections | Self::Growth)
+    }
+
     /// The number of rounds: (quick, full).
     const fn rounds(self) -> (usize, usize) {
         match self {
@@ -86,6 +102,8 @@ impl Part {
             Self::Flood => (2, 11),
             Self::Overflow => (2, 7),
             Self::Served => (1, 7),
+            Self::Proofs => (2, 15),
+            Self::Connections => (2, 21),
             Self::Lists => (1, 7),
             Self::Memory => (1, 3),
             Self::Agent => (2, 9),
@@ -122,11 +140,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (parts, _) => parts,
     };
     let is_quick = arguments.quick || arguments.rounds.is_some();
-    let is_kernel_alone = parts == [Part::Packet] || parts == [Part::Growth];
-    let toolchain = setup::ensure(if is_kernel_alone { Group::Build } else { Group::Bench }, Detail::Changes)?;
+    let group = if parts.iter().any(|part| part.has_alternatives()) { Group::Bench } else { Group::Build };
+    let toolchain = setup::ensure(group, Detail::Changes)?;
     let llvm = toolchain.compiler.llvm;
     let folder = programs::build(&workspace, llvm)?;
-    let built = if is_kernel_alone {
+    let built = if parts.iter().all(|part| part.is_of_programs()) {
         build::Built {
             object: build::objects(&workspace, &toolchain)?,
             agent: PathBuf::new(),

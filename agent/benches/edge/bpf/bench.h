@@ -6,6 +6,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/tcp.h>
 #include <linux/types.h>
 
 #define SEC(name) __attribute__((section(name), used))

@@ -45,6 +45,20 @@ struct {
 	__type(value, __u32);
 } NEXT SEC(".maps");
 
+/* What `send` writes before each packet: the memory of live frames is sent again as its receiver has left it. */
+struct headers {
+	__u16 are_renewed;
+	/* Ethernet, IPv4 and TCP, without options. */
+	__u8 bytes[54];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct headers);
+} HEADERS SEC(".maps");
+
 /* Where `send` sends to. */
 const volatile __u32 INTERFACE = 0;
 
@@ -64,7 +78,18 @@ static ALWAYS_INLINE __u32 next_source(struct walk *walk)
 	return position;
 }
 
-/* Gives the packet the next source. IPv4's checksum is kept right, since the kernel looks at it. */
+/* A checksum after a word of what it covers has changed: RFC 1624, equation 3. */
+static ALWAYS_INLINE __u16 adjusted(__u16 checksum, __u32 before, __u32 after)
+{
+	__u32 sum = (__u16)~checksum + (__u16)~before + (__u16)~(before >> 16);
+
+	sum += (__u16)after + (after >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* Gives the packet the next source. The checksums of IPv4 and TCP are kept right, since the kernel looks at them. */
 static ALWAYS_INLINE void take_a_source(struct xdp_md *context, struct walk *walk)
 {
 	void *data = (void *)(long)context->data;
@@ -81,13 +106,11 @@ static ALWAYS_INLINE void take_a_source(struct xdp_md *context, struct walk *wal
 		if (walk->polite_every && walk->sent % walk->polite_every == 0)
 			source = POLITE_FIRST + walk->sent / walk->polite_every % POLITE_SOURCES;
 		source = htonl(source);
-		/* RFC 1624, equation 3. */
-		__u32 sum = (__u16)~ipv4->check + (__u16)~ipv4->saddr + (__u16)~(ipv4->saddr >> 16);
+		struct tcphdr *tcp = (void *)(ipv4 + 1);
 
-		sum += (__u16)source + (source >> 16);
-		sum = (sum & 0xffff) + (sum >> 16);
-		sum = (sum & 0xffff) + (sum >> 16);
-		ipv4->check = ~sum;
+		if (ipv4->protocol == IPPROTO_TCP && (void *)(tcp + 1) <= end)
+			tcp->check = adjusted(tcp->check, ipv4->saddr, source);
+		ipv4->check = adjusted(ipv4->check, ipv4->saddr, source);
 		ipv4->saddr = source;
 	} else if (ethernet->h_proto == ntohs(ETH_P_IPV6) && (void *)(ipv6 + 1) <= end) {
 		ipv6->saddr.in6_u.u6_addr32[1] = htonl(next_source(walk));
@@ -133,6 +156,17 @@ int generate(struct xdp_md *context)
 	return XDP_ABORTED;
 }
 
+static ALWAYS_INLINE void renew(struct xdp_md *context)
+{
+	__u32 zero = 0;
+	struct headers *headers = bpf_map_lookup_elem(&HEADERS, &zero);
+	void *data = (void *)(long)context->data;
+	void *end = (void *)(long)context->data_end;
+
+	if (headers && headers->are_renewed && data + sizeof(headers->bytes) <= end)
+		__builtin_memcpy(data, headers->bytes, sizeof(headers->bytes));
+}
+
 /* A packet from the next source, sent if it is due. */
 SEC("xdp")
 int send(struct xdp_md *context)
@@ -151,6 +185,7 @@ int send(struct xdp_md *context)
 		walk->due = (now - walk->due > walk->latest ? now - walk->latest : walk->due) + walk->interval;
 	}
 	walk->sent++;
+	renew(context);
 	take_a_source(context, walk);
 	return bpf_redirect(INTERFACE, 0);
 }

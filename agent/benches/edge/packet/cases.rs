@@ -2,6 +2,8 @@
 
 use anyhow::{Context as _, Result};
 use common::packet::build::Frame;
+use common::settings::Runtime;
+use common::stream::StreamSettings;
 use datapath::Entry;
 
 use super::{Case, Sources, Subject};
@@ -111,6 +113,8 @@ pub fn all(only: &str) -> Result<Vec<Case>> {
     many_sources(&mut cases)?;
     large_policies(&mut cases)?;
     by_tc(&mut cases)?;
+    connections(&mut cases)?;
+    sampled(&mut cases)?;
     Ok(cases.cases)
 }
 
@@ -175,4 +179,37 @@ fn by_tc(cases: &mut Cases<'_>) -> Result<()> {
     let name = "one limit, hot key, by TC";
     cases.add(DROP, row("hot key, by TC").ends(Some(TC_ACT_SHOT)), || Ok(Subject::DropByTc))?;
     cases.add(WEIR, row(name).ends(Some(TC_ACT_UNSPEC)), || loaded(&policy(&limit("a", HOT, "")), Entry::Tc))
+}
+
+/// SYNs under a rate of connections, and under a number of open ones.
+fn connections(cases: &mut Cases<'_>) -> Result<()> {
+    const CONNECTIONS: &str = "unit = \"connections\"";
+    const OF_ALL: &str = "unit = \"connections\"\nkey = \"all\"";
+    let concurrent = |most: u32, more: &str| {
+        format!("[[limit]]\nname = \"a\"\nconcurrent = {most}\nunit = \"connections\"\n{more}\n")
+    };
+    let new = |name: &str| row(name).of(syn()).from(Sources::New);
+    cases.weir(row("repeated SYN, a rate").of(syn()), &limit("a", HOT, CONNECTIONS))?;
+    cases.weir(row("repeated SYN, concurrent").of(syn()), &concurrent(50, ""))?;
+    cases.weir(new("SYN of a new source, a rate"), &limit("a", USUAL, CONNECTIONS))?;
+    cases.weir(new("SYN of a new source, concurrent"), &concurrent(50, ""))?;
+    let refused = |name: &str| new(name).ends(Some(XDP_DROP));
+    cases.weir(refused("SYN of a new source, refused, a rate"), &limit("a", REFUSING, OF_ALL))?;
+    cases.weir(refused("SYN of a new source, refused, concurrent"), &concurrent(1, "key = \"all\""))
+}
+
+fn syn() -> Vec<u8> {
+    const SYN: u8 = 2;
+    ethernet(None).ipv4([10, 0, 7, 5], [10, 9, 9, 9]).tcp(7, 80, SYN, b"").build()
+}
+
+/// A host with a million packets a second, whose sources `agent top --by prefix` samples.
+fn sampled(cases: &mut Cases<'_>) -> Result<()> {
+    cases.add(WEIR, row("one limit, hot key, one packet in 250 sampled"), || {
+        let mut weir = Weir::load(&policy(&limit("a", HOT, "")), Entry::Xdp)?;
+        weir.datapath.stream().open()?;
+        let stream = StreamSettings { until: u64::MAX, one_in: 250, unused: 0 };
+        weir.datapath.set_runtime(Runtime { stream, ..Runtime::default() })?;
+        Ok(Subject::Weir(Box::new(weir), Entry::Xdp))
+    })
 }

@@ -159,7 +159,7 @@ impl<'t, 'p> Table<'t, 'p> {
 
     /// Reports every unread key as unknown.
     pub fn finish(mut self) {
-        let is_unknown = |name: &str| !self.known.iter().any(|known| *known == name);
+        let is_unknown = |name: &str| !self.known.contains(&name);
         let unknown: Vec<_> = self.content.keys().filter(|key| is_unknown(key.get_ref())).collect();
         if unknown.is_empty() {
             return;

@@ -404,15 +404,16 @@ impl Datapath {
         Bans::of(map_mut(&mut self.ebpf, pins::BANS)?)
     }
 
-    /// Puts ban lists in effect instead of all others, for this policy and the next ones; `None` is no list.
+    /// Puts ban lists in effect instead of all others, for this policy and the next ones; `None` is no list. Returns
+    /// whether packets may still use others.
     ///
     /// # Errors
     ///
     /// When the kernel refuses the map.
-    pub fn set_lists(&mut self, lists: Option<&ListMap>) -> Result<(), LoadError> {
+    pub fn set_lists(&mut self, lists: Option<&ListMap>) -> Result<bool, LoadError> {
         let outer = map_mut(&mut self.ebpf, pins::LISTS)?;
         match lists {
-            Some(lists) => lists.put(outer),
+            Some(lists) => lists.put(outer).map(|()| true),
             None => lists::remove(outer),
         }
     }

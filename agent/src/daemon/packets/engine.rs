@@ -118,8 +118,10 @@ impl PacketEngine {
     ///
     /// When the kernel refuses the map.
     pub fn put_lists(&self, lists: Option<&ListMap>) -> Result<(), LoadError> {
-        self.lock().ingress.set_lists(lists)?;
-        wait_for_packets();
+        let may_use_others = self.lock().ingress.set_lists(lists)?;
+        if may_use_others {
+            wait_for_packets();
+        }
         Ok(())
     }
 

@@ -176,14 +176,15 @@ struct Element {
     key: u64,
 }
 
-/// Puts no lists in effect. aya 0.14 cannot remove an element of an array of maps.
-pub(crate) fn remove(lists: &Map) -> Result<(), LoadError> {
+/// Puts no lists in effect. Returns whether there were any. aya 0.14 cannot remove an element of an array of maps.
+pub(crate) fn remove(lists: &Map) -> Result<bool, LoadError> {
     let Map::ArrayOfMaps(outer) = lists else { return Err(LoadError::ForeignObject) };
     let key = 0u32;
     let mut element = Element { map_fd: outer.fd().as_fd().as_raw_fd() as u32, _pad: 0, key: (&raw const key) as u64 };
     // SAFETY: the key is live, and as long as this map's keys.
     match unsafe { syscall::call(BPF_MAP_DELETE_ELEM, &mut element) } {
-        Err(source) if source.raw_os_error() != Some(libc::ENOENT) => Err(LoadError::Lists { bytes: 0, source }),
-        _ => Ok(()),
+        Err(source) if source.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(source) => Err(LoadError::Lists { bytes: 0, source }),
+        Ok(_) => Ok(true),
     }
 }

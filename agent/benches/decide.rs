@@ -68,6 +68,15 @@ fn main() -> ExitCode {
                 hold("no less than governor", ratio >= LEAST_OF_GOVERNOR);
             }
         }
+        println!();
+        println!("| in process: threads | keys | hash and clock alone, million/s | of governor's decisions |");
+        println!("|---|---|---|---|");
+        for keys in [1, 1_000] {
+            let turns = needed(keys);
+            let alone = median(turns.iter().map(|(alone, _)| alone.worked));
+            let bound = median(turns.iter().map(|(alone, theirs)| alone.worked / theirs.worked));
+            println!("| 1 | {keys} | {:.1} | {bound:.2} |", alone / 1e6);
+        }
     }
     if wanted("http") {
         let Http { decisions, empty, ratio, slowest } = over_http();
@@ -126,6 +135,23 @@ fn in_process(threads: u64, keys: u64) -> Vec<(Throughput, Throughput)> {
     (0..keys).for_each(of_theirs);
     let decisions = if keys < MILLION { 1_000_000 } else { 500_000 };
     in_turns(|| throughput(threads, keys, decisions, of_ours), || throughput(threads, keys, decisions, of_theirs))
+}
+
+/// What a decision takes before its state is looked up, and governor's decisions: no limiter with this hash and this
+/// clock makes more of them.
+fn needed(keys: u64) -> Vec<(Throughput, Throughput)> {
+    let Ok(fingerprints) = Fingerprints::new() else { return Vec::new() };
+    let quota = Quota::per_second(NonZeroU32::MIN.saturating_add(99));
+    let theirs: governor::DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
+    let clock = quanta::Clock::new();
+    let alone = |key: u64| {
+        std::hint::black_box((fingerprints.of(&key), clock.delta_as_nanos(0, clock.raw())));
+    };
+    let of_theirs = |key: u64| {
+        std::hint::black_box(theirs.check_key(&key).is_ok());
+    };
+    (0..keys).for_each(of_theirs);
+    in_turns(|| throughput(1, keys, 1_000_000, alone), || throughput(1, keys, 1_000_000, of_theirs))
 }
 
 /// Measures both in each turn; who is first takes turns, too.

@@ -14,7 +14,8 @@ pub struct Key {
     pub group: u32,
 }
 
-/// The secret of the hash, so that no source can choose its place in the table. Random for each new table.
+/// The secret of the hash, so that no source can choose its place in the table, and of [`crate::proof::resets`]. Random,
+/// unless the table takes up the states of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct HashSeed {

@@ -28,6 +28,12 @@ impl OwnKey {
         Self([Self::HARDWARE, memory])
     }
 
+    /// Whether it is a hardware address.
+    #[must_use]
+    pub const fn is_device(&self) -> bool {
+        self.0[0] == Self::HARDWARE
+    }
+
     /// A hardware address.
     #[must_use]
     pub const fn of_device([a, b, c, d, e, f]: [u8; 6]) -> Self {
@@ -41,7 +47,7 @@ impl OwnKey {
 pub enum Own {
     /// It is on a device whose frames are the same as on the wire.
     Plain = 1,
-    /// It is on a VLAN device. The driver has removed the tag of a frame to it that arrives untagged, and XDP cannot
-    /// restore it.
+    /// It is on a VLAN device, or a VLAN device has the hardware address. The driver may have removed the tag of a frame
+    /// to it that arrives untagged, and XDP cannot restore it.
     Tagged = 2,
 }

@@ -1,7 +1,7 @@
 //! SipHash-2-4, a keyed pseudorandom function (Aumasson and Bernstein, INDOCRYPT 2012), of whole words: kernel programs have
 //! no loop over bytes.
 
-/// The hash of words under a secret key. Without the key, outputs of other words tell nothing about it.
+/// The hash of words under a secret key. Outputs do not reveal it.
 #[inline(always)]
 #[must_use]
 pub fn siphash<const N: usize>(key: [u64; 2], words: [u64; N]) -> u64 {

@@ -60,9 +60,18 @@ pub fn is_to_own(frame: &impl Writable, to: Address, network: usize) -> bool {
 
 /// Whether a frame is to this device. Packets to another device, or to several, get no reply.
 #[inline(always)]
-pub fn is_to_own_device(frame: &impl Writable) -> bool {
-    addresses(frame).is_some_and(|[a, b, _]| weir_own_device(u64::from(a) | u64::from(b & 0xffff) << 32) != 0)
+fn is_to_own_device(frame: &impl Writable) -> bool {
+    own_device(frame) != 0
 }
+
+/// The [`Own`] of the device that a frame is to; 0 if it is not this host's.
+#[inline(always)]
+pub fn own_device(frame: &impl Writable) -> u32 {
+    addresses(frame).map_or(0, |[a, b, _]| weir_own_device(u64::from(a) | u64::from(b & 0xffff) << 32))
+}
+
+/// The length of a link header without tags.
+pub const UNTAGGED: usize = 14;
 
 /// The words of the destination and the source, six bytes each.
 #[inline(always)]
@@ -80,13 +89,11 @@ fn addresses(frame: &impl Writable) -> Option<[u32; 3]> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_own_address(hi: u64, lo: u64, headers: u32) -> u32 {
-    const UNTAGGED: u32 = 14;
-
     let own = look_up(OwnKey::of_address(Address { hi, lo }));
-    u32::from(own == Own::Plain as u32 || own == Own::Tagged as u32 && headers != UNTAGGED)
+    u32::from(own == Own::Plain as u32 || own == Own::Tagged as u32 && headers != UNTAGGED as u32)
 }
 
-/// Whether a device of this host has the hardware address.
+/// The [`Own`] of the device with the hardware address; 0 if it is not this host's.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn weir_own_device(hardware: u64) -> u32 {

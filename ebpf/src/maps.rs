@@ -189,9 +189,9 @@ pub static COOKIE_PORTS: Array<u32, 1> = Array::new();
 #[btf_map]
 pub static PROVEN: PerCpuArray<Recent, { Recent::COUNT as usize }> = PerCpuArray::new();
 
-/// The sources that proved their address by resets. It outlives every policy.
+/// The sources that proved their address by resets. It outlives policies, until one has no such limit.
 #[btf_map]
-pub static PROVEN_SOURCES: Array<Known, 1> = Array::new();
+pub static PROVEN_SOURCES: Array<[Known; Known::PLACES], 1> = Array::new();
 
 /// The states of the buckets for traffic to which limits per source do not apply.
 #[btf_map]

@@ -23,7 +23,6 @@ use crate::maps::{COOKIE_PORTS, COOKIES, HEADERS, PROOF_HEADERS, PROVEN, PROVEN_
 use crate::throttle::Kernel;
 
 /// The fourth word of a TCP header: its length, flags, and window.
-const FIN: u32 = 1 << 16;
 const SYN: u32 = 1 << 17;
 const RST: u32 = 1 << 18;
 const ACK: u32 = 1 << 20;
@@ -77,14 +76,20 @@ extern "C" fn weir_prove_stack_ipv6(context: *mut __sk_buff, network: u32, trans
 
 #[inline(always)]
 fn prove_ipv4(frame: &impl Writable, context: *mut c_void, network: u32, transport: u32) -> Proof {
-    const FRAGMENT: u32 = 0x3fff;
+    const LATER_FRAGMENT: u32 = 0x1fff;
+    const FIRST_FRAGMENT: u32 = 0x2000;
 
     let (network, transport) = (frame.within(network as usize), frame.within(transport as usize));
     let Some(ip) = frame.u32s::<5>(network) else { return Proof::NONE };
     let Some(tcp) = frame.u32s::<5>(transport) else { return Proof::NONE };
     let to = Address::from_ipv4_memory(ip[4]);
-    if u32::from_be(ip[1]) & FRAGMENT != 0 || !concerns(tcp) {
+    let fragment = u32::from_be(ip[1]);
+    if fragment & LATER_FRAGMENT != 0 || !concerns(tcp) {
         return Proof::NONE;
+    }
+    if fragment & FIRST_FRAGMENT != 0 {
+        // No host sends a SYN in parts: it would be charged to whoever it names.
+        return if is_syn(tcp) { Proof::of(Step::Refuse) } else { Proof::NONE };
     }
     let Some(syn) = Syn::read(frame, transport, true) else { return Proof::NONE };
     let Some(words) = words() else { return Proof::NONE };
@@ -113,15 +118,21 @@ fn prove_ipv6(frame: &impl Writable, context: *mut c_void, network: u32, transpo
 /// Whether it is a SYN, or an ACK to a port whose cookies are in use. An ACK with FIN opens a connection, too.
 #[inline(always)]
 fn concerns(tcp: [u32; 5]) -> bool {
-    let word = u32::from_be(tcp[3]);
-    if word & (SYN | ACK | RST | FIN) == SYN {
+    if is_syn(tcp) {
         return true;
     }
+    let word = u32::from_be(tcp[3]);
     if word & (SYN | ACK | RST) != ACK {
         return false;
     }
     let now = second(clock::coarse_nanoseconds());
     COOKIE_PORTS.get(port(tcp)).is_some_and(|last| may_have_cookies(*last, now))
+}
+
+/// Whether it opens a connection, as limits on connections see it: whatever its other flags.
+#[inline(always)]
+const fn is_syn(tcp: [u32; 5]) -> bool {
+    u32::from_be(tcp[3]) & (SYN | ACK) == SYN
 }
 
 #[inline(always)]
@@ -164,7 +175,7 @@ fn query<const W: usize>(
         unsafe { bpf_sk_release(socket.cast()) };
         return Proof::NONE;
     }
-    let is_syn = u32::from_be(tcp[3]) & SYN != 0;
+    let is_syn = is_syn(tcp);
     // The only option, so that the length of the header is a constant.
     let header = if is_syn {
         [tcp[0], tcp[1], 0, (6 << 28 | SYN).to_be(), 0, syn.option()]

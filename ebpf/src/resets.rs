@@ -3,14 +3,16 @@
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use common::counters::Bypass;
 use common::key::Key;
+use common::own::Own;
+use common::packet::reply::is_between_two_hosts;
 use common::packet::{Address, Packet};
 use common::program::Context;
-use common::proof::Proof;
 use common::proof::resets::{Known, Memory, Part, prover, step};
+use common::proof::{Proof, Step};
 use common::rule::Size;
 use common::throttle::{Host, Outcome};
 
-use crate::answer::is_to_own_device;
+use crate::answer::{UNTAGGED, own_device};
 use crate::clock;
 use crate::context::{TcFrame, Writable, XdpFrame};
 use crate::maps::{PROVEN_SOURCES, setting};
@@ -20,6 +22,10 @@ use crate::throttle::Kernel;
 /// The proof in a TCP packet.
 #[inline(always)]
 pub fn prove(context: Context, packet: &Packet) -> Proof {
+    // Of a later fragment, there is no TCP header.
+    if !packet.has_ports() {
+        return Proof::NONE;
+    }
     let (network, transport) = (u32::from(packet.network_offset), u32::from(packet.transport_offset));
     let is_ipv4 = u32::from(packet.is_ipv4);
     Proof::from_bits(match context {
@@ -48,9 +54,17 @@ fn prove_in(frame: &impl Writable, network: u32, transport: u32, is_ipv4: bool) 
     let (network, transport) = (frame.within(network as usize), frame.within(transport as usize));
     let Some([ports, sequence, _, flags]) = frame.u32s::<4>(transport) else { return Proof::NONE };
     let part = Part::of(u32::from_be(sequence), u32::from_be(flags));
-    // The destination may be another host, for which this one forwards.
-    if part == Part::Other || network != 0 && !is_to_own_device(frame) {
+    if part == Part::Other {
         return Proof::NONE;
+    }
+    // The destination may be another host, for which this one forwards. Where VLAN devices have the hardware address, the
+    // frame may lack its tag, and the answer would leave without it.
+    if network != 0 {
+        let own = own_device(frame);
+        let may_lack_tag = own == Own::Tagged as u32 && frame.may_lack_tag() && network == UNTAGGED;
+        if own == 0 || may_lack_tag {
+            return Proof::NONE;
+        }
     }
     let addresses = if is_ipv4 {
         let Some([from, to]) = frame.u32s::<2>(network + 12) else { return Proof::NONE };
@@ -60,49 +74,73 @@ fn prove_in(frame: &impl Writable, network: u32, transport: u32, is_ipv4: bool) 
         let half = |first: usize| u64::from(words[first]) | u64::from(words[first + 1]) << 32;
         [Address { hi: half(0), lo: half(2) }, Address { hi: half(4), lo: half(6) }]
     };
-    step(&Maps, part, prover(addresses[0], is_ipv4), addresses[1], ports)
+    let [source, destination] = addresses;
+    if !is_between_two_hosts(source, destination, is_ipv4) {
+        return if matches!(part, Part::Syn(_)) { Proof::of(Step::Refuse) } else { Proof::NONE };
+    }
+    step(&Maps, part, prover(source, is_ipv4), destination, ports)
 }
 
 /// The maps as the memory of proofs.
 struct Maps;
 
 impl Maps {
-    /// The source's entry, its hash, and the time.
+    /// The places of the source's set, and its hash.
     #[inline(always)]
-    fn entry(source: Address) -> Option<(*mut Known, u64, u64)> {
+    fn places(source: Address) -> Option<(*mut Known, u64)> {
         let hash = Kernel.seed().hash(&Key { hi: source.hi, lo: source.lo, ..Key::default() }).0;
-        Some((PROVEN_SOURCES.get_ptr_mut(Known::index(hash))?, hash, clock::nanoseconds()))
+        Some((PROVEN_SOURCES.get_ptr_mut(Known::set(hash))?.cast(), hash))
     }
 }
 
 impl Memory for Maps {
     #[inline(always)]
     fn is_known(&self, source: Address) -> bool {
-        let Some((entry, hash, now)) = Self::entry(source) else { return false };
-        // SAFETY: an aligned word of a map's value, which other CPUs write.
-        let Some(is_stale) = unsafe { entry.read_volatile() }.is(hash, now) else { return false };
-        if is_stale {
+        let Some((places, hash)) = Self::places(source) else { return false };
+        let now = self.now();
+        for nth in 0..Known::PLACES {
+            // SAFETY: an aligned word of a map's value, which other CPUs write.
+            let place = unsafe { places.add(nth) };
             // SAFETY: as above.
-            unsafe { entry.write_volatile(Known::new(hash, now)) };
+            if let Some(is_stale) = unsafe { place.read_volatile() }.is(hash, now) {
+                if is_stale {
+                    // SAFETY: as above.
+                    unsafe { place.write_volatile(Known::new(hash, now)) };
+                }
+                return true;
+            }
         }
-        true
+        false
     }
 
     #[inline(always)]
     fn learn(&self, source: Address) {
-        let Some((entry, hash, now)) = Self::entry(source) else { return };
-        // SAFETY: as above.
-        unsafe { entry.write_volatile(Known::new(hash, now)) };
+        let Some((places, hash)) = Self::places(source) else { return };
+        let (now, mut oldest, mut nth_oldest) = (self.now(), 0, 0);
+        for nth in 0..Known::PLACES {
+            // SAFETY: as above.
+            let age = unsafe { places.add(nth).read_volatile() }.age(now);
+            if age > oldest {
+                (oldest, nth_oldest) = (age, nth);
+            }
+        }
+        // SAFETY: as above; the mask tells the verifier of the bound.
+        unsafe { places.add(nth_oldest & (Known::PLACES - 1)).write_volatile(Known::new(hash, now)) };
         Kernel.count(Bypass::ProvenByReset as u32, Outcome::Over, Size::of_one(0));
     }
 
     #[inline(always)]
     fn may_answer(&self) -> bool {
-        may_answer(clock::nanoseconds())
+        may_answer(self.now())
     }
 
     #[inline(always)]
     fn key(&self) -> [u64; 2] {
         [setting!(seed.multipliers[0]), setting!(seed.multipliers[1])]
+    }
+
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        clock::coarse_nanoseconds()
     }
 }

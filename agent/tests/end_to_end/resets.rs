@@ -5,12 +5,12 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::packet::build::Frame;
+use common::packet::build::{Frame, MoreFragments};
 use testbed::tests;
 use testbed::trials::Test;
 
 use crate::prove::{network, proofs};
-use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, run};
+use crate::support::{Agent, CLIENT_MAC, Network, SERVER, SERVER_MAC, SERVER6, run};
 use crate::traffic::burst;
 
 pub const ON_KERNELS: &[Test] = tests![forwarded_connections_are_proven_by_native_xdp];
@@ -18,6 +18,8 @@ pub const ON_ANY_KERNEL: &[Test] = tests![
     forwarded_connections_are_proven_by_traffic_control,
     a_source_stays_known_over_reloads_and_restarts_and_not_without_the_limit,
     frames_to_another_device_are_not_answered,
+    syns_with_other_flags_or_in_fragments_are_charged_to_nobody,
+    later_fragments_are_no_syns,
 ];
 /// Tests that require nft.
 pub const WITH_NFT: &[Test] = tests![a_client_behind_a_stateful_firewall_connects];
@@ -27,38 +29,26 @@ const SYN: u8 = 2;
 const LIMIT: &str =
     "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nports = [80]\nunit = \"connections\"\nprove = \"reset\"\n";
 
-const BACKEND_MAC: &str = "02:00:00:00:78:02";
-
 /// A host behind the server, which forwards to it: 10.78.0.2 and fd78::2.
 struct Backend(Network);
 
 impl Backend {
     fn behind(network: &Network) -> Self {
         let backend = Network::new();
-        run(
-            "ip",
-            &[
-                "-n",
-                network.server(),
-                "link",
-                "add",
-                "back0",
-                "type",
-                "veth",
-                "peer",
-                "back1",
-                "address",
-                BACKEND_MAC,
-                "netns",
-                backend.server(),
-            ],
+        let ends = "netns SERVER type veth peer back1 address 02:00:00:00:78:02 netns BACKEND";
+        let ends = ends.replace("SERVER", network.server()).replace("BACKEND", backend.server());
+        let link = format!("link add back0 address 02:00:00:00:78:01 {ends}");
+        run("ip", &link.split(' ').collect::<Vec<_>>());
+        // Link-local addresses are tentative for a second or two, and no solicitation is sent before.
+        network.ip_batch(
+            "addr add 10.78.0.1/24 dev back0\naddr add fd78::1/64 dev back0 nodad\nlink set back0 up\n\
+             neigh replace fd78::2 lladdr 02:00:00:00:78:02 dev back0 nud permanent\n\
+             neigh replace fd77::2 lladdr 02:00:00:00:77:02 dev weir0 nud permanent\n",
         );
-        network.ip_batch("addr add 10.78.0.1/24 dev back0\naddr add fd78::1/64 dev back0 nodad\nlink set back0 up\n");
-        // Its link-local address is tentative for a second, and none of its solicitations is sent before.
-        network.ip(&["neigh", "replace", "fd78::2", "lladdr", BACKEND_MAC, "dev", "back0", "nud", "permanent"]);
         backend.ip_batch(
             "addr add 10.78.0.2/24 dev back1\naddr add fd78::2/64 dev back1 nodad\nlink set back1 up\n\
              addr del 10.77.0.1/16 dev weir0\naddr del fd77::1/64 dev weir0\n\
+             neigh replace fd78::1 lladdr 02:00:00:00:78:01 dev back1 nud permanent\n\
              route add 10.77.0.0/16 via 10.78.0.1\nroute add fd77::/64 via fd78::1\n",
         );
         network.in_server(|| {
@@ -66,6 +56,10 @@ impl Backend {
                 std::fs::write(format!("/proc/sys/net/{path}"), "1").unwrap();
             }
         });
+        run(
+            "ip",
+            &["-n", network.client(), "neigh", "replace", "fd77::1", "lladdr", "02:00:00:00:77:01", "dev", "client0"],
+        );
         for (to, via) in [("10.78.0.0/24", "10.77.0.1"), ("fd78::/64", "fd77::1")] {
             run("ip", &["-n", network.client(), "route", "add", to, "via", via]);
         }
@@ -133,8 +127,9 @@ fn forwarded_connections_are_proven(attach: &str) {
         assert_eq!(challenges(&agent), (challenged, proven));
         println!("{attach}: {to} connects after {took:?}, and once it is known after {later:?}");
     }
-    // The host behind has seen the clients' connections only.
-    agent.wait_for("four connections", |_| agent.counts("web") == (4, 0));
+    // The host behind has seen the clients' connections only; a SYN may have been repeated.
+    let (passed, throttled) = agent.counts("web");
+    assert!((4..8).contains(&passed) && throttled == 0, "{passed}, {throttled}");
     assert_eq!(accepted(&listener), 4);
 }
 
@@ -184,9 +179,46 @@ fn frames_to_another_device_are_not_answered() {
     let frame = |to, address| Frame::between(CLIENT_MAC, to).ipv4([10, 77, 0, 2], address).tcp(4_000, PORT, SYN, b"");
     burst(&network, &[frame([2, 0, 0, 0, 9, 9], SERVER).build()], 100);
     assert_eq!((challenges(&agent), agent.counts("web")), ((0, 0), (100, 0)));
-    // It has the right device, and nobody's address: it is refused, and not answered.
+    // It has the right device, and nobody's address.
     burst(&network, &[frame(SERVER_MAC, [224, 0, 0, 1]).build()], 100);
-    assert_eq!((challenges(&agent), agent.counts("web")), ((100, 0), (100, 0)));
+    assert_eq!((challenges(&agent), agent.counts("web")), ((0, 0), (100, 0)));
+    assert_eq!(proofs(&agent, "syns_refused"), 100);
+}
+
+/// SYNs that a host would not send, in the name of another one.
+fn syns_with_other_flags_or_in_fragments_are_charged_to_nobody() {
+    const FIN: u8 = 1;
+    const RST: u8 = 4;
+    let from = || Frame::between(CLIENT_MAC, SERVER_MAC).ipv4([10, 77, 0, 9], SERVER);
+    // Its length is a multiple of eight, as a first fragment's has to be.
+    let whole = |flags| from().tcp(4_000, PORT, flags, b"data").build();
+    let part = from().fragment(0, MoreFragments::Yes).payload(6, &whole(SYN)[34..]).build();
+    let frames = [whole(SYN | FIN), whole(SYN | RST), part];
+    for (prove, expected) in [("true", [200, 0, 100]), ("\"reset\"", [0, 300, 0])] {
+        let network = network("2", "native");
+        let limit = LIMIT.replace("prove = \"reset\"", &format!("prove = {prove}"));
+        let agent = network.start("attach = \"native\"", &format!("{limit}rate = \"10000/s\"\n"));
+        let _listener = network.in_server(listen);
+        burst(&network, &frames, 300);
+        let names = ["syns_answered", "syns_challenged", "syns_refused"];
+        assert_eq!((names.map(|name| proofs(&agent, name)), agent.counts("web")), (expected, (0, 0)), "{prove}");
+    }
+}
+
+/// What follows their header is content, which may look like a SYN.
+fn later_fragments_are_no_syns() {
+    let content: Vec<u8> = (0..40).map(|nth| if nth % 2 == 1 { SYN } else { 0x50 }).collect();
+    let link = || Frame::between(CLIENT_MAC, SERVER_MAC);
+    let later = |frame: Frame| frame.fragment(20, MoreFragments::No).payload(6, &content).build();
+    let from = [0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+    let frames = [later(link().ipv4([10, 77, 0, 2], SERVER)), later(link().ipv6(from, SERVER6))];
+    for attach in ["native", "tc"] {
+        let network = network("1", attach);
+        let limit = "[[limit]]\nname = \"web\"\nprotocol = \"tcp\"\nrate = \"10000/s\"\nprove = \"reset\"\n";
+        let agent = network.start(&format!("attach = {attach:?}"), limit);
+        burst(&network, &frames, 200);
+        assert_eq!((challenges(&agent), agent.counts("web")), ((0, 0), (200, 0)), "{attach}");
+    }
 }
 
 const FIREWALL: &str = "table inet filter {\n\

@@ -78,6 +78,7 @@ fn main() {
         two_cpus::two_cpus_that_refuse_one_source_at_once_report_it_once,
         the_verifier_is_done_well_before_it_gives_up,
         answers_of_both_hooks_are_those_of_the_function,
+        a_frame_that_may_lack_its_tag_is_not_challenged_by_xdp,
         hooks::what_is_detached_limits_nothing_from_then_on,
         an_elastic_limit_allows_more_with_spare_resources,
         trace::the_ordinary_object_has_no_log,
@@ -249,7 +250,7 @@ fn answers_of_both_hooks_are_those_of_the_function() {
     let mut datapath = load(&image, &pins);
     datapath.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
     let mut own = OwnAddresses::default();
-    own.add_device([2, 0, 0, 0, 0, 2]);
+    own.add_device([2, 0, 0, 0, 0, 2], Own::Plain);
     own.add(IpAddr::from(V4.1), Own::Plain);
     own.add(IpAddr::from(v6(2)), Own::Plain);
     let tagged = [198, 51, 100, 8];
@@ -319,6 +320,29 @@ fn answers_of_both_hooks_are_those_of_the_function() {
     let syn = Frame::ethernet().ipv4(V4.0, V4.1).tcp(1, 2, 2, b"").build();
     let sent = (0..300).filter(|_| answered(&datapath, Entry::Xdp, &syn).0 == XDP_TX).count();
     assert_eq!(sent, 100);
+}
+
+/// Where a VLAN device has the hardware address, XDP does not know the tag that the answer needs.
+fn a_frame_that_may_lack_its_tag_is_not_challenged_by_xdp() {
+    const XDP_TX: u32 = 3;
+    const TC_ACT_REDIRECT: u32 = 7;
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    let image = image(
+        "[[limit]]\nname = \"a\"\nprotocol = \"tcp\"\nunit = \"connections\"\nrate = \"9/s\"\nprove = \"reset\"\n",
+    );
+    let pins = Pins::new();
+    let mut datapath = load(&image, &pins);
+    datapath.prepare(Entry::Tc).unwrap_or_else(|error| panic!("{error}"));
+    let syn = |frame: Frame| frame.ipv4([192, 0, 2, 1], [198, 51, 100, 7]).tcp(1, 80, 2, b"").build();
+    let (bare, tagged) = (syn(Frame::ethernet()), syn(Frame::ethernet().vlan(5)));
+    for (places, of_bare) in [(&[Own::Plain][..], XDP_TX), (&[Own::Plain, Own::Tagged], XDP_PASS)] {
+        let mut own = OwnAddresses::default();
+        places.iter().for_each(|place| own.add_device(MAC, *place));
+        datapath.set_own(own).unwrap();
+        assert_eq!(answered(&datapath, Entry::Xdp, &bare).0, of_bare, "{places:?}");
+        assert_eq!(answered(&datapath, Entry::Xdp, &tagged).0, XDP_TX, "{places:?}");
+        assert_eq!(answered(&datapath, Entry::Tc, &bare).0, TC_ACT_REDIRECT, "{places:?}");
+    }
 }
 
 fn an_elastic_limit_allows_more_with_spare_resources() {

@@ -13,7 +13,7 @@ mod syn_ack;
 
 pub use syn_ack::Syn;
 
-use super::{Bytes, Packet, Protocol};
+use super::{Address, Bytes, Packet, Protocol};
 
 /// The most words of four bytes in a reply: an IPv6 header, an ICMPv6 header, and the first 48 bytes of the packet.
 pub const LONGEST_REPLY: usize = 24;
@@ -67,7 +67,7 @@ impl Reply {
     /// headers, except TCP: their ports are beyond the quoted bytes.
     #[inline(always)]
     pub fn answer(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet) -> usize {
-        if !is_between_two_hosts(packet) {
+        if !is_between_two_hosts(packet.source, packet.destination, packet.is_ipv4) {
             return 0;
         }
         match (packet.protocol, packet.is_ipv4) {
@@ -248,16 +248,17 @@ impl Reset {
 
 /// Whether both addresses are of single hosts, as far as addresses show.
 #[inline(always)]
-fn is_between_two_hosts(packet: &Packet) -> bool {
-    if packet.is_ipv4 {
-        let source = u32::from_be(packet.source.ipv4_memory());
-        let destination = u32::from_be(packet.destination.ipv4_memory());
+#[must_use]
+pub fn is_between_two_hosts(source: Address, destination: Address, is_ipv4: bool) -> bool {
+    if is_ipv4 {
+        let source = u32::from_be(source.ipv4_memory());
+        let destination = u32::from_be(destination.ipv4_memory());
         // Addresses below 1.0.0.0 and from 224.0.0.0 on are not hosts'.
         (1 << 24..224 << 24).contains(&source) && destination < 224 << 24
     } else {
         let first = |hi: u64| u64::from_be(hi) >> 56;
-        let is_unspecified = packet.source.hi == 0 && packet.source.lo == 0;
-        !is_unspecified && first(packet.source.hi) != 0xff && first(packet.destination.hi) != 0xff
+        let is_unspecified = source.hi == 0 && source.lo == 0;
+        !is_unspecified && first(source.hi) != 0xff && first(destination.hi) != 0xff
     }
 }
 

@@ -1,19 +1,22 @@
 //! Proofs by resets, which require no socket: for forwarded connections, and for listeners that the kernel does not find.
 //!
 //! A SYN is answered by a SYN-ACK that acknowledges a number before the SYN's own. Its source replies with a reset that
-//! repeats the number (RFC 9293, 3.10.7.3), and sends the SYN again. 15 bits of the number are a keyed hash of the
-//! connection, so that nothing is stored for an address that proves nothing. The number is at most 32,768 before the SYN's:
-//! networks that track connections accept what is within their window.
+//! repeats the number (RFC 9293, 3.10.7.3), and sends the SYN again. Bits of the number are a keyed hash of the connection
+//! and the time, so that nothing is stored for an address that proves nothing, and no proof can be repeated later. The number
+//! is at most 32,768 before the SYN's: networks that track connections accept what is within their window.
 //!
-//! The bound: a forged reset has the right bits once in 32,768 times. A host that is alive, and whose address is forged, resets
-//! the answer, too; that proves its address, not its intention.
+//! The bound: a forged reset has the right bits once in 16,384 times. A host that is alive, and whose address is forged,
+//! resets the answer, too; that proves its address, not its intention.
 
 use super::{Proof, Step, SynReply};
 use crate::packet::Address;
 use crate::siphash::siphash;
 
-/// The bits of a cookie.
+/// The bits of a cookie: the highest one is that of its period, the others are the hash's.
 const BITS: u32 = 0x7fff;
+const PERIOD_BIT: u32 = 1 << 14;
+/// A period is 2^36 ns, 69 s; a cookie is valid until the end of the next one.
+const PERIOD: u32 = 36;
 
 /// What a packet of TCP is for a proof by resets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +37,11 @@ impl Part {
         const SYN: u32 = 1 << 17;
         const RST: u32 = 1 << 18;
         const ACK: u32 = 1 << 20;
-        if flags & RST != 0 {
-            Self::Reset(sequence)
-        } else if flags & (SYN | ACK) == SYN {
+        // As limits on connections see it: whatever its other flags.
+        if flags & (SYN | ACK) == SYN {
             Self::Syn(sequence)
+        } else if flags & RST != 0 {
+            Self::Reset(sequence)
         } else {
             Self::Other
         }
@@ -54,6 +58,8 @@ pub trait Memory {
     fn may_answer(&self) -> bool;
     /// The secret key of cookies.
     fn key(&self) -> [u64; 2];
+    /// The time since the host's start, in nanoseconds.
+    fn now(&self) -> u64;
 }
 
 /// The treatment of a packet from `source` to `destination`, with its ports as a number. Resets are evaluated as without
@@ -63,17 +69,28 @@ pub fn step(memory: &impl Memory, part: Part, source: Address, destination: Addr
     if part == Part::Other || memory.is_known(source) {
         return Proof::NONE;
     }
-    let words = [source.hi, source.lo, destination.hi, destination.lo, u64::from(ports)];
-    let cookie = siphash(memory.key(), words) as u32;
+    if matches!(part, Part::Syn(_)) && !memory.may_answer() {
+        return Proof::of(Step::Refuse);
+    }
+    let mut period = (memory.now() >> PERIOD) as u32;
+    if let Part::Reset(sequence) = part {
+        period = period.wrapping_sub(u32::from(sequence & PERIOD_BIT != bit_of(period)));
+    }
+    let words = [source.hi, source.lo, destination.hi, destination.lo, u64::from(period) << 32 | u64::from(ports)];
+    let cookie = siphash(memory.key(), words) as u32 & !PERIOD_BIT | bit_of(period);
     match part {
         Part::Reset(sequence) if (sequence ^ cookie) & BITS == 0 => {
             memory.learn(source);
             Proof::NONE
         }
-        Part::Syn(_) if !memory.may_answer() => Proof::of(Step::Refuse),
         Part::Syn(sequence) => Proof::answer(SynReply::challenge(acknowledgment(sequence, cookie))),
         _ => Proof::NONE,
     }
+}
+
+#[inline(always)]
+const fn bit_of(period: u32) -> u32 {
+    (period & 1) * PERIOD_BIT
 }
 
 /// The last number before `sequence` with the cookie's bits.
@@ -90,18 +107,20 @@ pub const fn prover(source: Address, is_ipv4: bool) -> Address {
     Address { hi: source.hi, lo: if is_ipv4 { source.lo } else { 0 } }
 }
 
-/// A source that has proven its address, by its hash, with the time of its last connection.
+/// A source that has proven its address, by its hash, with the time of its last SYN or reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Known(pub u64);
 
 impl Known {
-    /// The number of sources that are remembered, a power of two. A further one takes another's place.
-    pub const COUNT: u32 = 1 << 17;
+    /// The sets of places, a power of two; each is a cache line.
+    pub const SETS: u32 = 1 << 15;
+    /// The places in a set. A further source takes the place of the one that was silent for longest.
+    pub const PLACES: usize = 8;
     const TIME: u64 = 0xff_ffff;
-    /// The life of an entry since the last connection, in units of 2^30 ns: 10.7 minutes.
+    /// The life of an entry since it was written, in units of 2^30 ns: 10.7 minutes.
     const LIFE: u64 = 600;
-    /// The age from which an entry's time is written again: not for every connection, since all CPUs share it.
+    /// The age from which an entry's time is written again: not for every packet, since all CPUs share it.
     const STALE: u64 = 30;
 
     /// The entry of a source.
@@ -111,22 +130,29 @@ impl Known {
         Self(hash & !Self::TIME | (nanoseconds >> 30) & Self::TIME)
     }
 
-    /// The index of a source's entry.
+    /// The set of a source.
     #[inline(always)]
     #[must_use]
-    pub const fn index(hash: u64) -> u32 {
-        hash as u32 & (Self::COUNT - 1)
+    pub const fn set(hash: u64) -> u32 {
+        hash as u32 & (Self::SETS - 1)
     }
 
     /// Whether it is the source, and when its time is to be written again.
     #[inline(always)]
     #[must_use]
     pub const fn is(self, hash: u64, nanoseconds: u64) -> Option<bool> {
-        let age = ((nanoseconds >> 30) & Self::TIME).wrapping_sub(self.0 & Self::TIME) & Self::TIME;
+        let age = self.age(nanoseconds);
         if (self.0 ^ hash) & !Self::TIME != 0 || age > Self::LIFE {
             return None;
         }
         Some(age >= Self::STALE)
+    }
+
+    /// The time since it was written, in units of 2^30 ns.
+    #[inline(always)]
+    #[must_use]
+    pub const fn age(self, nanoseconds: u64) -> u64 {
+        ((nanoseconds >> 30) & Self::TIME).wrapping_sub(self.0 & Self::TIME) & Self::TIME
     }
 }
 
@@ -140,6 +166,7 @@ mod tests {
     struct Remembered {
         known: RefCell<HashSet<(u64, u64)>>,
         answers: Cell<u32>,
+        now: Cell<u64>,
     }
 
     impl Memory for Remembered {
@@ -158,6 +185,10 @@ mod tests {
 
         fn key(&self) -> [u64; 2] {
             [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]
+        }
+
+        fn now(&self) -> u64 {
+            self.now.get()
         }
     }
 
@@ -202,15 +233,34 @@ mod tests {
     }
 
     #[test]
-    fn guesses_prove_one_in_32768() {
+    fn a_proof_is_valid_for_one_to_two_periods() {
+        const SECOND: u64 = 1_000_000_000;
+        // Of each instant within a period and of each parity: how long a number is accepted.
+        for made in [500, 530, 568, 600, 637].map(|seconds| seconds * SECOND) {
+            let life = (0..300u64).filter(|seconds| {
+                let memory = Remembered { now: Cell::new(made), ..Remembered::default() };
+                let number = challenge(&memory, 1_000, source(1));
+                memory.now.set(made + seconds * SECOND);
+                let _ = step(&memory, Part::Reset(number), source(1), SERVER, PORTS);
+                memory.is_known(source(1))
+            });
+            let life: Vec<u64> = life.collect();
+            let last = *life.last().unwrap();
+            assert!((68..=138).contains(&last) && life.len() as u64 == last + 1, "{made}: {life:?}");
+        }
+    }
+
+    #[test]
+    fn guesses_prove_one_in_16384() {
         let memory = Remembered::default();
         let sources = 1 << 20;
         for nth in 0u32..sources {
             let _ = step(&memory, Part::Reset(nth.wrapping_mul(0x9e37_79b9)), source(nth.into()), SERVER, PORTS);
         }
-        // 32 are expected; of a binomial distribution, fewer than 8 or more than 64 have a probability below 1e-6.
+        // 64 are expected: of a million, half have the bit of the period before, whose hash counts as well. Of such a
+        // binomial distribution, fewer than 28 or more than 112 have a probability below 1e-6.
         let guessed = memory.known.borrow().len();
-        assert!((8..=64).contains(&guessed), "{guessed}");
+        assert!((28..=112).contains(&guessed), "{guessed}");
     }
 
     #[test]
@@ -229,7 +279,7 @@ mod tests {
             (0b01_0000, Part::Other),
             (0b00_0100, Part::Reset(7)),
             (0b01_0100, Part::Reset(7)),
-            (0b00_0110, Part::Reset(7)),
+            (0b00_0110, Part::Syn(7)),
         ] {
             assert_eq!(Part::of(7, 5 << 28 | flags << 16 | 0xffff), part, "{flags:06b}");
         }
@@ -246,6 +296,7 @@ mod tests {
         assert_eq!(known.is(hash, then + 650 * SECOND), None);
         assert_eq!(known.is(hash ^ 1 << 24, then), None);
         assert_eq!(Known(0).is(hash, then), None);
+        assert_eq!((known.age(then + 600 * SECOND), Known::set(hash) < Known::SETS), (559, true));
     }
 
     #[test]

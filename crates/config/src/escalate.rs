@@ -127,7 +127,7 @@ pub fn check(limits: &[ReadLimit], problems: &mut Problems) {
         } else if !refuses(limit) {
             let message = "escalate has no effect: this action refuses nothing";
             problems.warning(escalate_span.clone(), message, "set action = \"drop\", or leave out escalate");
-        } else if limit.protocol != ProtocolFilter::Tcp && !limit.proves() {
+        } else if limit.protocol != ProtocolFilter::Tcp && !limit.proves_by_cookies() {
             let message = "escalate bans source addresses, which senders can forge to have others banned";
             let help = if limit.unit == Unit::Connections {
                 "set prove = true, and list addresses that must not be banned in [agent] never_limit"

@@ -8,7 +8,7 @@ use super::limit_ports::ports;
 use super::limit_prove::{check_prove, prove};
 use super::limit_scope;
 use super::policy::{
-    Action, Algorithm, ClusterMode, Direction, Key, Limit, OnFull, ProtocolFilter, Rate, Throttle, Unit,
+    Action, Algorithm, ClusterMode, Direction, Key, Limit, OnFull, ProtocolFilter, Prove, Rate, Throttle, Unit,
 };
 use super::rates::ReadRates;
 use super::read_limit::ReadLimit;
@@ -80,7 +80,8 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         check_prove(&mut table, direction, protocol, unit, action);
     }
     if concurrent.is_some() {
-        concurrent::check_shared(&mut table, key, prove.is_some(), action);
+        let is_proven = prove.is_some_and(|prove| prove != Prove::Reset);
+        concurrent::check_shared(&mut table, key, is_proven, action);
     }
     if let (Action::Shape, Some(main)) = (action, &rates.main) {
         check_queue(&mut table, main.rate, rates.burst_of(main.rate));

@@ -183,7 +183,7 @@ impl Connections {
             .map(|(socket, connection)| Stale::of(*socket, connection))
             .collect();
         if !stale.is_empty() {
-            tracing::debug!("the end of {} connections was missed; they are not counted any more", stale.len());
+            tracing::debug!("the end of {} connections was missed, unless this visit finds them", stale.len());
         }
         // The map of reservations forgets the oldest of more.
         let (mut to_count, mut to_remove) =

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::interface::AttachMode;
 use aya::maps::Array;
 use aya::{Ebpf, EbpfLoader};
 use bpf::objects::WEIR;
@@ -374,6 +375,18 @@ impl Datapath {
     #[must_use]
     pub const fn replies(&self) -> bool {
         self.settings.reject_in_use != 0 || self.settings.prove_in_use != 0
+    }
+
+    /// A note about frames that cannot be answered by challenges: XDP does not see tags that a driver removed.
+    #[must_use]
+    pub fn reset_note(&self) -> Option<String> {
+        let by_resets = self.settings.prove_in_use & Settings::BY_RESETS != 0;
+        let is_xdp = |attached: &Attached| attached.mode != AttachMode::Tc;
+        (by_resets && self.own.have_tagged_device() && self.attached.iter().any(is_xdp)).then(|| {
+            "prove = \"reset\": XDP does not see VLAN tags that a driver removed; untagged frames to a hardware address that a \
+             VLAN device has, too, pass unproven; set [agent] attach = \"tc\""
+                .to_owned()
+        })
     }
 
     /// Sets the addresses from which the kernel program replies to refused packets.

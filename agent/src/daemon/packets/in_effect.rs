@@ -127,7 +127,7 @@ impl InEffect {
         Ok(in_effect)
     }
 
-    /// Removes the counts of connections of a policy that was not put in effect.
+    /// Removes what was pinned for a policy that was not put in effect.
     pub(super) fn remove_unused_pins(&self) {
         if let Err(error) = self.ingress.remove_unused_pins() {
             tracing::warn!("{error}");
@@ -240,7 +240,11 @@ impl InEffect {
         let directory = StateDirectory::at(&self.config.agent.state_dir);
         let proving = Proving::of_config(&self.config).and_then(|proving| proving.note(&directory));
         let own = self.notes.iter().cloned().chain(self.interface_notes()).chain(queueing);
-        own.chain(self.suspension_note()).chain(self.uncounted_note()).chain(proving).collect()
+        own.chain(self.suspension_note())
+            .chain(self.uncounted_note())
+            .chain(proving)
+            .chain(self.ingress.reset_note())
+            .collect()
     }
 
     /// A note about connections that found no room in the kernel's map.

@@ -55,7 +55,7 @@ impl Reply {
     /// number of words; 0 if there is none.
     #[inline(always)]
     pub fn syn_ack(&mut self, bytes: &(impl Bytes + ?Sized), packet: &Packet, reply: SynReply, mtu: u32) -> usize {
-        if !is_between_two_hosts(packet) {
+        if !is_between_two_hosts(packet.source, packet.destination, packet.is_ipv4) {
             return 0;
         }
         let at = usize::from(packet.transport_offset);

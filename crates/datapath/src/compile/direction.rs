@@ -55,11 +55,12 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
     };
     let prove_in_use =
         prove(Settings::BY_COOKIES, Limit::proves_by_cookies) | prove(Settings::BY_RESETS, Limit::proves_by_resets);
-    let proves = prove_in_use != 0;
     let mut pairs = Vec::new();
     for pair in scopes.pairs() {
         let applies = |nth: usize| scopes.applies(limits[nth].0.limit, pair);
-        pairs.push(Limits { all: &limits, direction, applies: &applies, proves }.spans(&kinds, &mut rows)?);
+        pairs.push(
+            Limits { all: &limits, direction, applies: &applies, proofs: prove_in_use }.spans(&kinds, &mut rows)?,
+        );
     }
     let by_pair = scopes.are_in_use();
     let (spans, ports) = match pairs.as_slice() {
@@ -112,7 +113,8 @@ pub(super) fn compile_after(config: &Config, direction: Direction, before: &Layo
         reject_in_use: in_use(|action| action == Action::Reject),
         mark_in_use: in_use(|action| matches!(action, Action::Mark(_))),
         shape_in_use: in_use(|action| action == Action::Shape),
-        refuse_hidden: u32::from(pairs.iter().any(|pair| pair.refuses_hidden)),
+        // A hidden SYN proves nothing.
+        refuse_hidden: u32::from(prove_in_use != 0 || pairs.iter().any(|pair| pair.refuses_hidden)),
         essential_limited: pairs.iter().fold(u32::MAX, |bits, pair| bits & essential_limited(pair, &kinds)),
         scoping,
         lists_in_use: u32::from(

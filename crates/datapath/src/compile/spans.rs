@@ -6,7 +6,7 @@ use common::connections::MOST_KEYS;
 use common::packet::{Direction, Kind, Protocol};
 use common::proof::PROVEN_REQUEST;
 use common::rule::{Enforcement, MAX_RULES, Rule, RuleSpan};
-use common::settings::{HIDDEN_SPAN, PortSpans, SPANS, span_index};
+use common::settings::{HIDDEN_SPAN, PortSpans, SPANS, Settings, span_index};
 use common::time::TickScale;
 use config::policy::{Key, Limit, Mode, Multiplier, ProtocolFilter, Unit};
 
@@ -22,8 +22,8 @@ pub struct Limits<'a> {
     pub all: &'a [(LimitAt, &'a Limit)],
     pub direction: Direction,
     pub applies: &'a dyn Fn(usize) -> bool,
-    /// Whether sources of some limit prove their address.
-    pub proves: bool,
+    /// How sources of limits prove their address: `prove_in_use` of [`common::settings::Settings`].
+    pub proofs: u32,
 }
 
 /// The spans of a pair of sources and interfaces.
@@ -58,19 +58,19 @@ impl Limits<'_> {
 
     /// The bits of spans to which these limits apply: whether and how sources prove their address. Where limits differ,
     /// it is by resets, which need no listener.
-    fn proofs<'n>(&self, limits: impl Iterator<Item = &'n usize>) -> u32 {
+    fn bits_of_proofs<'n>(&self, limits: impl Iterator<Item = &'n usize>) -> u32 {
         let bits = |limit: &Limit| match (limit.proves(), limit.proves_by_resets()) {
             (false, _) => 0,
             (true, false) => RuleSpan::PROVES,
             (true, true) => RuleSpan::PROVES | RuleSpan::RESETS,
         };
-        if self.proves { limits.fold(0, |all, nth| all | bits(self.all[*nth].1)) } else { 0 }
+        if self.proofs != 0 { limits.fold(0, |all, nth| all | bits(self.all[*nth].1)) } else { 0 }
     }
 
     /// Whether a limit applies to the packets of a row.
     fn matches(&self, nth: usize, protocol: Protocol, kind: Kind) -> bool {
         let limit = self.all[nth].1;
-        if self.proves && span_index(protocol, kind) == PROVEN_REQUEST {
+        if self.proofs & Settings::BY_COOKIES != 0 && span_index(protocol, kind) == PROVEN_REQUEST {
             return [Kind::Connection, Kind::Request].iter().any(|kind| matches(limit, Protocol::Tcp, *kind));
         }
         matches(limit, protocol, kind)
@@ -87,7 +87,7 @@ impl Limits<'_> {
                 without[index] = applying;
             }
         }
-        let proofs = self.proofs(TCP_ROWS.iter().flat_map(|row| &without[*row]));
+        let proofs = self.bits_of_proofs(TCP_ROWS.iter().flat_map(|row| &without[*row]));
         TCP_ROWS.iter().for_each(|row| elsewhere[*row].count |= proofs);
         let mut of_ports = Vec::new();
         for (named, port) in &kinds.kinds {
@@ -102,7 +102,7 @@ impl Limits<'_> {
                     let span = rows.span(&all, || format!("{protocol:?} port {port}").to_lowercase())?;
                     spans.packed[index] = PortSpans::pack(span);
                     if TCP_ROWS.contains(&index) {
-                        proofs |= self.proofs(all.iter());
+                        proofs |= self.bits_of_proofs(all.iter());
                     }
                 }
             }

@@ -32,7 +32,8 @@ impl OwnAddresses {
         for reply in dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
             let RouteNetlinkMessage::NewLink(link) = reply else { continue };
             let device = topology::device(&link);
-            if device.kind == "vlan" {
+            let place = if device.kind == "vlan" { Own::Tagged } else { Own::Plain };
+            if place == Own::Tagged {
                 tagged.insert(device.index);
                 // A bridge or bond above it has the same frames.
                 tagged.extend(device.master);
@@ -40,7 +41,7 @@ impl OwnAddresses {
             for attribute in link.attributes {
                 let LinkAttribute::Address(address) = attribute else { continue };
                 if let Ok(address) = address.try_into() {
-                    own.add_device(address);
+                    own.add_device(address, place);
                 }
             }
         }
@@ -75,9 +76,17 @@ impl OwnAddresses {
         }
     }
 
-    /// Adds the hardware address of a device.
-    pub fn add_device(&mut self, address: [u8; 6]) {
-        self.0.insert(OwnKey::of_device(address), Own::Plain);
+    /// Adds the hardware address of a device. If a VLAN device has it, too, frames to it may lack their tag.
+    pub fn add_device(&mut self, address: [u8; 6], place: Own) {
+        let known = self.0.entry(OwnKey::of_device(address)).or_insert(place);
+        if place == Own::Tagged {
+            *known = place;
+        }
+    }
+
+    /// Whether a VLAN device has a hardware address.
+    pub(crate) fn have_tagged_device(&self) -> bool {
+        self.0.iter().any(|(key, place)| key.is_device() && *place == Own::Tagged)
     }
 
     /// Writes the changes since `before`.

@@ -40,9 +40,9 @@ pub(crate) const fn cookie_ports(settings: &Settings) -> u32 {
     if settings.prove_in_use & Settings::BY_COOKIES != 0 { 1 << 16 } else { 1 }
 }
 
-/// The sources that are remembered to have proven their address by resets.
+/// The sets of sources that are remembered to have proven their address by resets.
 pub(crate) const fn proven_sources(settings: &Settings) -> u32 {
-    if settings.prove_in_use & Settings::BY_RESETS != 0 { Known::COUNT } else { 1 }
+    if settings.prove_in_use & Settings::BY_RESETS != 0 { Known::SETS } else { 1 }
 }
 
 /// The most sources of a part of a recording: outgoing packets are not recorded.

@@ -106,7 +106,7 @@ pub fn policy(image: &Image, cpus: u64) -> u64 {
         + array(1, size_of::<u64>())
         + per_cpu(u64::from(Recent::COUNT), size_of::<Recent>(), cpus)
         + array(u64::from(size::cookie_ports(&image.settings)), size_of::<u32>())
-        + array(u64::from(size::proven_sources(&image.settings)), size_of::<Known>())
+        + array(u64::from(size::proven_sources(&image.settings)), size_of::<[Known; Known::PLACES]>())
         + array(u64::from(ESSENTIAL_BUCKETS), size_of::<u64>())
         + 2 * (HASH + u64::from(recorded(image)) * BUCKET)
         + per_cpu(1, size_of::<u64>(), cpus)

@@ -120,11 +120,7 @@ fn in_process(threads: u64, keys: u64) -> Vec<(Throughput, Throughput)> {
     let Ok(fingerprints) = Fingerprints::new() else { return Vec::new() };
     let tiers = vec![Policy::token_bucket(Rate::per_second(100), 100)];
     let ours = StateStore::new(tiers, 2 * MILLION as usize, OnFull::Pass);
-    let quota = Quota::per_second(NonZeroU32::MIN.saturating_add(99));
-    let theirs: governor::DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
-    // The same clock for both: how governor's own reads it.
-    let clock = quanta::Clock::new();
-    let now = || clock.delta_as_nanos(0, clock.raw());
+    let (theirs, now) = (governor(), clock());
     let of_ours = |key: u64| {
         std::hint::black_box(ours.allowed(fingerprints.of(&key), now(), 1));
     };
@@ -137,15 +133,24 @@ fn in_process(threads: u64, keys: u64) -> Vec<(Throughput, Throughput)> {
     in_turns(|| throughput(threads, keys, decisions, of_ours), || throughput(threads, keys, decisions, of_theirs))
 }
 
-/// What a decision takes before its state is looked up, and governor's decisions: no limiter with this hash and this
-/// clock makes more of them.
+/// The peer, with the limit of the store.
+fn governor() -> governor::DefaultKeyedRateLimiter<u64> {
+    RateLimiter::keyed(Quota::per_second(NonZeroU32::MIN.saturating_add(99)))
+}
+
+/// The clock of both, read as governor's own.
+fn clock() -> impl Fn() -> u64 + Sync {
+    let clock = quanta::Clock::new();
+    move || clock.delta_as_nanos(0, clock.raw())
+}
+
+/// Hashes of keys with readings of the clock, and governor's decisions: the most decisions of any limiter with this hash and
+/// this clock, beside them.
 fn needed(keys: u64) -> Vec<(Throughput, Throughput)> {
     let Ok(fingerprints) = Fingerprints::new() else { return Vec::new() };
-    let quota = Quota::per_second(NonZeroU32::MIN.saturating_add(99));
-    let theirs: governor::DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(quota);
-    let clock = quanta::Clock::new();
+    let (theirs, now) = (governor(), clock());
     let alone = |key: u64| {
-        std::hint::black_box((fingerprints.of(&key), clock.delta_as_nanos(0, clock.raw())));
+        std::hint::black_box((fingerprints.of(&key), now()));
     };
     let of_theirs = |key: u64| {
         std::hint::black_box(theirs.check_key(&key).is_ok());

@@ -91,7 +91,7 @@ pub enum Bypass {
     /// A SYN that was answered by a challenge ([`crate::proof::resets`]): refused. After [`Bypass::Answered`], see
     /// [`crate::proof::SynReply::bypass`].
     Challenged = 10,
-    /// A SYN above the limit on both: refused.
+    /// A SYN that has neither ([`crate::proof::Step::Refuse`]): refused.
     Unanswered = 11,
     /// An ACK that proves an address: counted as `over`, since a rule counts the packet.
     Proven = 12,

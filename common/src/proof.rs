@@ -87,7 +87,7 @@ pub enum Step {
     Evaluate = 0,
     /// A SYN that is answered, by a [`SynReply`].
     Answer = 1,
-    /// A SYN above the limit on answers.
+    /// A SYN above the limit on answers, or one that no host sends to another: in a fragment, or not from one host to one.
     Refuse = 2,
     /// An ACK with a valid cookie: the start of a connection.
     Proven = 3,

@@ -26,7 +26,7 @@ const BEFORE: u32 = 500;
 /// Of the tracepoint `inet_sock_set_state`.
 const PROGRAMS: [&str; 2] = ["weir_socket", "weir_socket_too"];
 
-/// What is in effect on the server's interface.
+/// The limits on the server's interface.
 const LIMITS: [(&str, Limit); 3] =
     [("nothing", Limit::None), ("weir, a rate", Limit::Rate), ("weir, concurrent", Limit::Concurrent)];
 

@@ -31,7 +31,7 @@ const PACKETS: u32 = 200_000;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// What receives packets.
+/// The receivers of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     DropOnly,

@@ -77,7 +77,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
         print.document(&document, |_| messages.iter().for_each(|message| eprintln!("error: {message}")))?;
         return Ok(ExitCode::from(USAGE));
     }
-    let effective = databases.applied(&loaded.config);
+    let (effective, overlaps) = databases.applied(&loaded.config);
     let plan = match plan(&effective) {
         Ok(plan) => plan,
         Err(error) => {
@@ -99,7 +99,7 @@ pub fn check(file: &Path, print: Print) -> anyhow::Result<ExitCode> {
     warnings.extend(crowdsec_warnings(&loaded.config, file));
     warnings.extend(databases.notes());
     warnings.extend(list_notes);
-    warnings.extend(databases.overlaps(&loaded.config));
+    warnings.extend(overlaps);
     let mut lacking = doctor::lacking(&loaded.config);
     match refused {
         Some((why, true)) => warnings.push(format!("a reload that requires another table is refused: {why}")),

@@ -87,7 +87,7 @@ fn compiled(file: &Path) -> Result<((Config, Plan), String), String> {
     if let Some(problem) = databases.problems().first() {
         return Err(format!("error: {}: {problem}", file.display()));
     }
-    let config = databases.applied(&config);
+    let (config, _) = databases.applied(&config);
     let plan = plan(&config).map_err(|error| format!("error: {}: {error}", file.display()))?;
     Ok(((config, plan), text))
 }

@@ -150,7 +150,8 @@ fn enforce(
 ) -> anyhow::Result<ExitCode> {
     let Configured { source, seen, not_in_effect } = configured;
     let protected = protect::of(&source.config, &BTreeSet::new());
-    let config = Arc::new(protect::applied(databases.applied(&source.config), &protected));
+    let (applied, overlaps) = databases.applied(&source.config);
+    let config = Arc::new(protect::applied(applied, &protected));
     let plan = compile::plan(&config)?;
     let interfaces = datapath::host_links::interfaces(&config).context("reading this host's interfaces")?;
     let file = file.map(Path::to_owned);
@@ -208,11 +209,7 @@ fn enforce(
         let (attacks, for_cookies) = (feed.attacks(), feed.attacks());
         let kept = if not_in_effect.is_none() { reload::keep_as_last_valid(&source) } else { None };
         kept.iter().for_each(|note| tracing::warn!("{note}"));
-        databases
-            .missing()
-            .iter()
-            .chain(&databases.overlaps(&source.config))
-            .for_each(|warning| tracing::warn!("{warning}"));
+        databases.missing().iter().chain(&overlaps).for_each(|warning| tracing::warn!("{warning}"));
         reload::report_changes(&events, &databases.changes(&Databases::default()));
         let mut live = Live::new(source, seen, protected, databases);
         let status = match (&file, not_in_effect) {

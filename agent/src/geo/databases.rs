@@ -59,16 +59,18 @@ impl Databases {
         &self.lists
     }
 
-    /// The config with the prefixes of its classes' lists, and of the networks and countries of classes and limits.
+    /// The config with the prefixes of its classes' lists, and of the networks and countries of classes and limits; and a
+    /// note for each overlap of classes by them.
     #[must_use]
-    pub fn applied(&self, config: &Config) -> Config {
+    pub fn applied(&self, config: &Config) -> (Config, Vec<String>) {
         let mut applied = config.clone();
         applied.geo.networks = self.networks();
-        applied.classes = self.classes(applied.classes);
+        let Classes { classes, overlaps } = self.resolved(applied.classes);
+        applied.classes = classes;
         for sources in applied.limits.iter_mut().filter_map(|limit| limit.sources.as_mut()) {
             *sources = self.with_prefixes(sources);
         }
-        applied
+        (applied, overlaps)
     }
 
     /// All networks, if a limit has them as its keys.
@@ -163,16 +165,6 @@ impl Databases {
         let of = |state: &State| state.missing().map(|key| state.missing_note(key)).collect::<Vec<_>>();
         let reserved = self.states.values().filter_map(State::reserved_note);
         self.states.values().flat_map(of).chain(reserved).collect()
-    }
-
-    /// Classes that share addresses by their lists, networks and countries.
-    #[must_use]
-    pub fn overlaps(&self, config: &Config) -> Vec<String> {
-        let has_own_only = |class: &Class| class.geo.is_empty();
-        if config.classes.iter().all(has_own_only) && self.lists.prefixes().next().is_none() {
-            return Vec::new();
-        }
-        self.resolved(config.classes.clone()).overlaps
     }
 
     /// The contents in use.

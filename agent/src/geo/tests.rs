@@ -27,7 +27,7 @@ fn file(folder: &Path, network: &str) -> Vec<u8> {
 }
 
 fn sources(databases: &Databases, config: &Config) -> Vec<String> {
-    databases.applied(config).classes[0].sources.iter().map(|prefix| prefix.short()).collect()
+    databases.applied(config).0.classes[0].sources.iter().map(|prefix| prefix.short()).collect()
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_list_of_a_class_that_does_not_fit_leaves_the_last_content() {
         ClassLists::of(&config, |_| Arc::new(listed.clone()))
     };
     let of = |databases: &Databases| -> Vec<String> {
-        databases.applied(&config).classes[1].sources.iter().map(|prefix| prefix.short()).collect()
+        databases.applied(&config).0.classes[1].sources.iter().map(|prefix| prefix.short()).collect()
     };
     let none = Databases::default();
     let first = Databases::read(&config, &none, lists(&["192.0.2.0/24", "2001:db8::/32"]));

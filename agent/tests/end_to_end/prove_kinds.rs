@@ -177,7 +177,7 @@ fn sockets_that_connect_to_each_other_are_asked_for_no_proof() {
     assert_eq!(["syns_answered", "acks_accepted", "acks_refused"].map(|name| proofs(&agent, name)), [0; 3]);
 }
 
-/// What each side sends: three megabytes, less where the CPU is emulated.
+/// The content that each side sends: three megabytes, less where the CPU is emulated.
 fn content(seed: u8) -> Vec<u8> {
     let mut state = u32::from(seed);
     let byte = || {

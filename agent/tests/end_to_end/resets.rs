@@ -205,7 +205,7 @@ fn syns_with_other_flags_or_in_fragments_are_charged_to_nobody() {
     }
 }
 
-/// What follows their header is content, which may look like a SYN.
+/// The bytes after their header are content, and may look like a SYN.
 fn later_fragments_are_no_syns() {
     let content: Vec<u8> = (0..40).map(|nth| if nth % 2 == 1 { SYN } else { 0x50 }).collect();
     let link = || Frame::between(CLIENT_MAC, SERVER_MAC);

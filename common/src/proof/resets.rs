@@ -18,7 +18,7 @@ const PERIOD_BIT: u32 = 1 << 14;
 /// A period is 2^36 ns, 69 s; a cookie is valid until the end of the next one.
 const PERIOD: u32 = 36;
 
-/// What a packet of TCP is for a proof by resets.
+/// The part of a TCP packet in a proof by resets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A SYN with its number: to be answered, unless its source is known.
@@ -48,11 +48,11 @@ impl Part {
     }
 }
 
-/// The clock, secret and memory of proofs by resets.
+/// The state of proofs by resets: clock, secret, limit on answers, and known sources.
 pub trait Memory {
-    /// Whether the source has proven its address lately.
+    /// Whether the source has proven its address, and its memory has not expired.
     fn is_known(&self, source: Address) -> bool;
-    /// Notes that it has.
+    /// Remembers that it has.
     fn learn(&self, source: Address);
     /// Whether one more SYN may be answered.
     fn may_answer(&self) -> bool;

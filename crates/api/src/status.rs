@@ -199,7 +199,8 @@ pub struct ProofStatus {
     /// SYNs that were answered by a challenge (`prove = "reset"`).
     #[serde(default)]
     pub syns_challenged: u64,
-    /// SYNs that were refused above the limit on answers.
+    /// SYNs that were refused without an answer: above the limit on answers, in IPv4 fragments, or with a source or destination
+    /// that is no host's.
     pub syns_refused: u64,
     /// SYNs that passed, since the kernel had no SYN cookies in use.
     pub syns_passed: u64,

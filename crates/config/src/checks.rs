@@ -1,28 +1,22 @@
 //! Checks that combine limits, classes and `[agent]`: conflicts, and settings without effect.
 
-use ipnet::IpNet;
-
-use super::class::ReadClass;
+use super::class::{ClassPrefix, ReadClass};
 use super::policy::{Action, AgentConfig, Attach, ClusterMode, Direction, Limit, Mode, Prefix, Service};
 use super::read_limit::ReadLimit;
 use super::report::{Problems, Span};
 
 /// `in_order` are the classes' prefixes and those of `never_limit`.
-pub fn check_classes(
-    classes: &[ReadClass],
-    in_order: &[(IpNet, Option<usize>)],
-    agent: &AgentConfig,
-    problems: &mut Problems,
-) {
+pub fn check_classes(classes: &[ReadClass], in_order: &[ClassPrefix], agent: &AgentConfig, problems: &mut Problems) {
     let mut names = std::collections::HashMap::new();
     let mut prefixes = std::collections::HashMap::new();
-    let is_twice = |pair: &[(IpNet, Option<usize>)]| pair[0].0 == pair[1].0 && pair[0].1.and(pair[1].1).is_some();
+    let is_twice = |pair: &[ClassPrefix]| pair[0].0 == pair[1].0 && pair[0].1.and(pair[1].1).is_some();
     let has_duplicates = in_order.windows(2).any(is_twice);
     for class in classes {
         if names.insert(&class.class.name, ()).is_some() {
             let message = format!("duplicate class name {:?}", class.class.name);
             problems.error(class.name_span.clone(), message, "give one of them another name");
         }
+        // They are hashed only to name them, since there may be many.
         for (prefix, span) in class.prefix_spans.iter().filter(|_| has_duplicates) {
             if let Some(other) = prefixes.insert(*prefix, &class.class.name) {
                 let message = format!("duplicate source {}: it is in class {other:?} already", prefix.short());

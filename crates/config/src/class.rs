@@ -67,14 +67,17 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadClass> {
     Some(ReadClass { class, name_span, prefix_spans, geo_spans, without_sources })
 }
 
-/// The prefixes of classes, with the class's index, and of `never_limit`, in order: each precedes all that it contains.
-pub fn in_order(classes: &[ReadClass], agent: &AgentConfig) -> Vec<(IpNet, Option<usize>)> {
+/// A prefix and the index of its class; `None` for one of `never_limit`.
+pub type ClassPrefix = (IpNet, Option<usize>);
+
+/// The prefixes of classes and of `never_limit`, in order: each precedes all that it contains.
+pub fn in_order(classes: &[ReadClass], agent: &AgentConfig) -> Vec<ClassPrefix> {
     let of_classes = classes
         .iter()
         .enumerate()
         .flat_map(|(nth, read)| read.prefix_spans.iter().map(move |(prefix, _)| (prefix.0.trunc(), Some(nth))));
     let never = agent.never_limit.iter().map(|prefix| (prefix.0.trunc(), None));
-    let mut all: Vec<(IpNet, Option<usize>)> = of_classes.chain(never).collect();
+    let mut all: Vec<ClassPrefix> = of_classes.chain(never).collect();
     // As numbers, since there may be many.
     all.sort_unstable_by_key(|(prefix, class)| (bits(prefix), prefix.prefix_len(), *class));
     all
@@ -90,12 +93,7 @@ fn bits(prefix: &IpNet) -> (bool, u128) {
 
 /// Checks that classes have sources, and warns where longer prefixes of other classes and of `never_limit` cover all their
 /// prefixes, which are [`in_order`]. `listed` are the classes of lists.
-pub fn check_reach(
-    classes: &[ReadClass],
-    prefixes: &[(IpNet, Option<usize>)],
-    listed: &[&str],
-    problems: &mut Problems,
-) {
+pub fn check_reach(classes: &[ReadClass], prefixes: &[ClassPrefix], listed: &[&str], problems: &mut Problems) {
     let mut is_reached = vec![false; classes.len()];
     for (at, (prefix, class)) in prefixes.iter().enumerate() {
         let Some(class) = class.filter(|class| !is_reached[*class]) else { continue };

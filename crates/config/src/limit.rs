@@ -80,8 +80,7 @@ pub fn read(mut table: Table<'_, '_>) -> Option<ReadLimit> {
         check_prove(&mut table, direction, protocol, unit, action);
     }
     if concurrent.is_some() {
-        let is_proven = prove.is_some_and(|prove| prove != Prove::Reset);
-        concurrent::check_shared(&mut table, key, is_proven, action);
+        concurrent::check_shared(&mut table, key, prove.is_some_and(Prove::is_by_cookies), action);
     }
     if let (Action::Shape, Some(main)) = (action, &rates.main) {
         check_queue(&mut table, main.rate, rates.burst_of(main.rate));

@@ -31,6 +31,8 @@ struct Prepared {
     before: Arc<Config>,
     protected: Vec<Protected>,
     effective: Arc<Config>,
+    /// Notes on classes that share addresses.
+    overlaps: Vec<String>,
     plan: Plan,
     interfaces: Vec<String>,
     engine: Engine,
@@ -111,7 +113,7 @@ impl Agent {
         lasting: Lasting,
     ) -> Result<Applied, ReloadError> {
         let config = &source.config;
-        let Prepared { before, protected, effective, plan, interfaces, engine, moves } =
+        let Prepared { before, protected, effective, overlaps, plan, interfaces, engine, moves } =
             self.prepare(config, &databases, operator)?;
         // The last step that can fail.
         let mut notes = self.replace_packets(&effective, plan, &interfaces, lasting).map_err(ReloadError::Packets)?;
@@ -125,7 +127,7 @@ impl Agent {
         self.notifier().replace(config);
         self.crowdsec().replace(config.crowdsec.as_ref());
         notes.extend(databases.notes());
-        notes.extend(databases.overlaps(config));
+        notes.extend(overlaps);
         let changes = databases.changes(self.changing().live().databases());
         report_changes(self.events(), &changes);
         let mut live = self.changing().live();
@@ -149,11 +151,12 @@ impl Agent {
         };
         self.check_fixed(&before, config)?;
         let protected = protect::of(config, &operators);
-        let effective = Arc::new(protect::applied(databases.applied(config), &protected));
+        let (applied, overlaps) = databases.applied(config);
+        let effective = Arc::new(protect::applied(applied, &protected));
         let plan = compile::plan_after(&effective, &self.layout())?;
         let interfaces = interfaces(&effective).map_err(ReloadError::Interfaces)?;
         let (engine, moves) = self.requests().engine().after(&effective)?;
-        Ok(Prepared { before, protected, effective, plan, interfaces, engine, moves })
+        Ok(Prepared { before, protected, effective, overlaps, plan, interfaces, engine, moves })
     }
 
     /// Settings that only take effect at a start must not change.

@@ -94,7 +94,7 @@ fn bypass(counter: u32) -> &'static str {
         (Bypass::Unproven, "an ACK without a valid SYN cookie"),
         (Bypass::Answered, "a SYN that was answered by a SYN cookie"),
         (Bypass::Challenged, "a SYN that was answered by a challenge"),
-        (Bypass::Unanswered, "a SYN above the limit on SYN cookies and challenges"),
+        (Bypass::Unanswered, "a SYN that was to be answered: above the limit on answers, or in a fragment"),
         (Bypass::Proven, "an ACK with a valid SYN cookie"),
         (Bypass::WithoutCookie, "a SYN, while the kernel has no SYN cookies in use"),
         (Bypass::ProvenByReset, "a reset that proves an address"),

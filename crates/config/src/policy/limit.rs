@@ -43,6 +43,14 @@ pub struct Limit {
     pub interfaces: Option<Vec<InterfacePattern>>,
 }
 
+impl Prove {
+    /// Whether sources prove their address by the kernel's SYN cookies, and not by resets.
+    #[must_use]
+    pub fn is_by_cookies(self) -> bool {
+        self != Self::Reset
+    }
+}
+
 impl Limit {
     /// `ingress` or `egress`.
     #[must_use]
@@ -62,13 +70,13 @@ impl Limit {
     /// Whether they do by the kernel's SYN cookies.
     #[must_use]
     pub fn proves_by_cookies(&self) -> bool {
-        self.proves() && !self.proves_by_resets()
+        self.proves() && self.prove.is_some_and(Prove::is_by_cookies)
     }
 
     /// Whether they do by resets.
     #[must_use]
     pub fn proves_by_resets(&self) -> bool {
-        self.proves() && self.prove == Some(Prove::Reset)
+        self.proves() && !self.prove.is_some_and(Prove::is_by_cookies)
     }
 
     /// The key as written in limits.toml.
